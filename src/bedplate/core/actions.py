@@ -1,0 +1,194 @@
+"""Actions: everything that core asks of its driver. Each that can fail names its failure event.
+
+The driver carries them out in order. Actions that stay inside (dispatch, KV moves) start at once;
+what leaves the process (Refuse, FailTurn, and every byte of a turn) waits for the commit of the
+event that caused it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bedplate.core.ids import (
+    BranchId,
+    CardId,
+    EntryId,
+    ModelId,
+    SessionId,
+    SlotId,
+    TenantId,
+    TurnId,
+)
+
+
+class Dispatch(NamedTuple):
+    """Run the turn on card and slot now.
+
+    Answered by TurnStarted, TokensEmitted, TurnEnded, or DispatchFailed.
+
+    `expect_cached_tokens`: leading tokens that the slot already holds, by core's books.
+    `loaded`: the slot was filled from the pool for this turn: verify the measured cache against it.
+    `resume_tokens` > 0: so many output tokens were delivered by an earlier attempt; continue after
+    them.
+    `limit_tokens` is the output limit in force, what was delivered included.
+    """
+
+    turn: TurnId
+    attempt: int
+    session: SessionId
+    branch: BranchId
+    card: CardId
+    slot: SlotId
+    expect_cached_tokens: int
+    loaded: bool
+    limit_tokens: int
+    resume_tokens: int
+
+
+class Refuse(NamedTuple):
+    """The turn is not accepted.
+
+    `reason` is a code of `bedplate.errors`; `detail` completes the message.
+    """
+
+    turn: TurnId
+    reason: str
+    detail: str
+    retry_after_ns: int
+
+
+class FailTurn(NamedTuple):
+    """An accepted turn ends without (more of) an answer.
+
+    `reason` is a code of `bedplate.errors`.
+    """
+
+    turn: TurnId
+    reason: str
+    detail: str
+
+
+class CancelTurn(NamedTuple):
+    """Stop the running turn at its engine within 1 s; TurnEnded(status=cancelled) must follow."""
+
+    turn: TurnId
+    attempt: int
+
+
+class LoadKv(NamedTuple):
+    """Fill an empty slot from the pool. Answered by KvLoaded or KvFailed(op=load)."""
+
+    card: CardId
+    slot: SlotId
+    session: SessionId
+    branch: BranchId
+    entry: EntryId
+
+
+class StoreKv(NamedTuple):
+    """Copy an idle slot to the pool as `entry`. Answered by KvStored or KvFailed(op=store)."""
+
+    card: CardId
+    slot: SlotId
+    tenant: TenantId
+    session: SessionId
+    branch: BranchId
+    entry: EntryId
+
+
+class DropKv(NamedTuple):
+    """Empty a slot. Answered by KvDropped or KvFailed(op=drop)."""
+
+    card: CardId
+    slot: SlotId
+
+
+class DropEntry(NamedTuple):
+    """Delete a pool entry. Answered by EntryDropped or KvFailed(op=drop_entry)."""
+
+    entry: EntryId
+
+
+class SetTimer(NamedTuple):
+    """Arm the one timer of this core: post TimerFired at `at_ns` or soon after.
+
+    Replaces the one before.
+    """
+
+    at_ns: int
+
+
+class ClearTimer(NamedTuple):
+    """Nothing is due: disarm the timer."""
+
+
+class Alarm(NamedTuple):
+    """A water level was crossed.
+
+    `kind`: card_kv | pool | queue; `level` counts levels reached, 0 = all clear.
+    """
+
+    kind: str
+    subject: str
+    level: int
+
+
+class Scale(NamedTuple):
+    """More or fewer cards of a model are wanted; nothing emits it yet, drivers may log it."""
+
+    model: ModelId
+    want: int
+    why: str
+
+
+class Settled(NamedTuple):
+    """Use of one turn (or, with an empty turn, of a closed session's last gap), to be metered.
+
+    Times in nanoseconds; KV areas in token-nanoseconds since the branch's previous row. `tool_ns`
+    is the gap before this turn. `cached_tokens` are those the engine did not compute again.
+    `status` as in TurnEnded, or refused/failed codes.
+    """
+
+    turn: TurnId
+    session: SessionId
+    branch: BranchId
+    tenant: TenantId
+    lane: int
+    model: ModelId
+    card: str
+    status: str
+    prompt_tokens: int
+    cached_tokens: int
+    out_tokens: int
+    queue_ns: int
+    slot_ns: int
+    tool_ns: int
+    kv_card_token_ns: int
+    kv_pool_token_ns: int
+    attempts: int
+    exact: bool
+
+
+class SessionEnded(NamedTuple):
+    """The session left core's memory. `reason`: closed | expired | evicted."""
+
+    session: SessionId
+    reason: str
+
+
+Action = (
+    Dispatch
+    | Refuse
+    | FailTurn
+    | CancelTurn
+    | LoadKv
+    | StoreKv
+    | DropKv
+    | DropEntry
+    | SetTimer
+    | ClearTimer
+    | Alarm
+    | Scale
+    | Settled
+    | SessionEnded
+)

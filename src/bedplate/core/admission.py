@@ -1,0 +1,136 @@
+"""Which sessions may use KV at all.
+
+A session is admitted whole, with what its next turn may grow to.
+
+The room of a group is the blocks of its cards that are up plus what the pool holds, in tokens. A
+session is admitted when the reservations of all admitted sessions and its own fit under its lane's
+share of the room; its later turns and branches grow the reservation without asking again, so an
+admitted session never waits for admission twice. An idle session whose lease ran out makes room for
+one that waits; it keeps its KV while there is space, and asks again when it returns. A session is
+always admitted when no other is, so that one larger than its lane's share can run.
+"""
+
+from __future__ import annotations
+
+from bedplate.core import lane as line
+from bedplate.core.lease import expired
+from bedplate.core.limits import RELEASE_SCAN_MAX
+from bedplate.core.ready import enqueue
+from bedplate.core.state import State
+from bedplate.core.states import QUEUED, Branch, Group, Session, Turn
+
+
+def request(state: State, turn: Turn) -> None:
+    """Let the first waiting turn of a branch on: ready if its session is admitted, else queued."""
+    session = turn.branch.session
+    if session.admitted:
+        reserve(turn.branch, turn.prompt_tokens + turn.limit_tokens)
+        enqueue(state, turn)
+        return
+    turn.state = QUEUED
+    turn.why = "admission"
+    line.push(turn.branch.group.admit_queues, turn)
+    state.stir(turn.branch.group)
+
+
+def reserve(branch: Branch, tokens: int) -> None:
+    """Set the branch's part of its session's reservation."""
+    assert branch.session.admitted
+    assert tokens >= 0
+    branch.group.admitted_tokens += tokens - branch.reserved_tokens
+    branch.reserved_tokens = tokens
+    assert branch.group.admitted_tokens >= 0
+
+
+def admit(state: State, group: Group) -> None:
+    """Admit waiting sessions in order while they fit. Cost: bounded by RELEASE_SCAN_MAX."""
+    for _ in range(RELEASE_SCAN_MAX):
+        turn = next(line.heads(group.admit_queues), None)
+        if turn is None:
+            return
+        if not _make_room(state, group, turn):
+            _wake_at_next_lease(state, group)
+            return
+        line.remove(group.admit_queues, turn, served=True)
+        _enter(state, turn)
+
+
+def _enter(state: State, turn: Turn) -> None:
+    session = turn.branch.session
+    if not session.admitted:
+        session.admitted = True
+        state.count("admitted")
+        for branch in session.branches.values():
+            reserve(branch, _held_tokens(branch))
+    reserve(turn.branch, turn.prompt_tokens + turn.limit_tokens)
+    enqueue(state, turn)
+
+
+def _held_tokens(branch: Branch) -> int:
+    on_card = branch.slot.tokens if branch.slot is not None else 0
+    in_pool = branch.entry.tokens if branch.entry is not None else 0
+    return max(on_card, in_pool)
+
+
+def _make_room(state: State, group: Group, turn: Turn) -> bool:
+    """Make idle sessions without a lease step back; tell whether the turn's session fits."""
+    session = turn.branch.session
+    if session.admitted:
+        return True
+    need = turn.prompt_tokens + turn.limit_tokens
+    room = group.capacity_tokens * state.policy.lanes[turn.lane].admit_permille // 1000
+    if group.admitted_tokens + need <= room:
+        return True
+    chosen: list[Session] = []
+    freed = 0
+    for lane in (2, 1, 0):
+        for idle in group.idle[lane].values():
+            if not expired(idle, state.now_ns):
+                break
+            chosen.append(idle)
+            freed += sum(b.reserved_tokens for b in idle.branches.values() if b.group is group)
+            if group.admitted_tokens - freed + need <= room:
+                break
+        if group.admitted_tokens - freed + need <= room:
+            break
+    if group.admitted_tokens - freed + need > room and group.admitted_tokens > freed:
+        return False
+    for idle in chosen:
+        withdraw(idle)
+        state.count("withdrawn")
+    return True
+
+
+def withdraw(session: Session) -> None:
+    """Take a session's admission back; it holds no reservation until it is admitted again."""
+    if not session.admitted:
+        return
+    for branch in session.branches.values():
+        reserve(branch, 0)
+    session.admitted = False
+    session.group.idle[session.lane].pop(session.id, None)
+
+
+def rest(session: Session) -> None:
+    """Note that an admitted session has no turn now.
+
+    It goes last in line of those that may step back.
+    """
+    assert session.open_turns == 0
+    if session.admitted:
+        idle = session.group.idle[session.lane]
+        idle.pop(session.id, None)
+        idle[session.id] = session
+
+
+def wake(session: Session) -> None:
+    """Note that a session has a turn again."""
+    session.group.idle[session.lane].pop(session.id, None)
+
+
+def _wake_at_next_lease(state: State, group: Group) -> None:
+    """Look again when the first lease of an idle session runs out; ends of turns stir anyway."""
+    for idle in group.idle:
+        first = next(iter(idle.values()), None)
+        if first is not None and first.lease_ns > state.now_ns:
+            state.push_deadline(first.lease_ns, "admit", group.model)

@@ -1,0 +1,131 @@
+"""The state machine: one method changes it, in one fixed order (core/__init__.py)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from bedplate.core import cards, events, kv, sessions, turns, water
+from bedplate.core.actions import Action
+from bedplate.core.admission import admit
+from bedplate.core.codec import digest_bytes
+from bedplate.core.events import Event
+from bedplate.core.release import release
+from bedplate.core.state import State
+from bedplate.core.writethrough import write_through
+
+
+class Base:
+    """One supernode's scheduling state and the only way to change it.
+
+    A driver calls `handle` with each event in order and carries out what it returns. The same
+    events at the same times give the same actions and the same digest, in any process.
+    """
+
+    __slots__ = ("digest", "seq", "state")
+
+    def __init__(self) -> None:
+        self.state = State()
+        self.seq = 0
+        self.digest = bytes(32)
+
+    def handle(self, now_ns: int, event: Event) -> tuple[Action, ...]:
+        """Take in one event and return what must be done about it.
+
+        Args:
+            now_ns: Time of the event in nanoseconds; never less than in the call before.
+            event: What happened. The first of all is PolicyChanged.
+
+        Returns:
+            Actions in the order in which they must be started.
+
+        Raises:
+            AssertionError: a bug, or a driver that breaks the contract; core must not be used
+            after.
+
+        Cost: amortised O(log cards + log turns + slots of the cards looked at).
+        """
+        state = self.state
+        assert now_ns >= state.now_ns, "time fell (INV-08)"
+        assert self.seq > 0 or isinstance(event, events.PolicyChanged)
+        state.now_ns = now_ns
+        _HANDLERS[type(event)](state, event)
+        state.fire_deadlines(lambda kind, subject: _due(state, kind, subject))
+        for group in list(state.stirred.values()):
+            admit(state, group)
+            release(state, group)
+        write_through(state)
+        if state.closing:
+            sessions.finish_closing(state)
+        water.look(state)
+        state.stirred.clear()
+        state.touched.clear()
+        state.arm_timer()
+        actions = tuple(state.actions)
+        state.actions = []
+        self.seq += 1
+        self.digest = hashlib.sha256(self.digest + digest_bytes(now_ns, event, actions)).digest()
+        return actions
+
+
+def _due(state: State, kind: str, subject: str) -> None:
+    if kind == "idle":
+        sessions.idle_deadline(state, subject)
+    elif kind == "admit":
+        for group in state.groups.values():
+            if group.model == subject:
+                state.stir(group)
+    else:
+        turns.deadline(state, kind, subject)
+
+
+def _timer_fired(state: State, event: events.TimerFired) -> None:
+    state.armed_ns = 0
+
+
+def _session_closed(state: State, event: events.SessionClosed) -> None:
+    session = state.sessions.get(event.session)
+    if session is not None:
+        sessions.close(state, session, "closed")
+
+
+def _tool_progress(state: State, event: events.ToolProgress) -> None:
+    """Hold the lease for as long as the tool says it runs, within the lane's idle limit."""
+    session = state.sessions.get(event.session)
+    if session is not None and session.open_turns == 0 and event.eta_ns > 0:
+        eta_ns = min(event.eta_ns, state.policy.lanes[session.lane].idle_max_ns)
+        session.lease_ns = max(session.lease_ns, state.now_ns + eta_ns)
+
+
+def _journal_stalled(state: State, event: events.JournalStalled) -> None:
+    state.journal_stalled = event.on
+
+
+def _shutdown(state: State, event: events.ShutdownRequested) -> None:
+    state.shutting_down = True
+
+
+_HANDLERS: dict[type[Any], Callable[[State, Any], None]] = {
+    events.TurnArrived: turns.arrived,
+    events.TurnStarted: turns.started,
+    events.TokensEmitted: turns.emitted,
+    events.TurnEnded: turns.ended,
+    events.DispatchFailed: turns.failed,
+    events.TurnCancelled: turns.cancelled,
+    events.SessionClosed: _session_closed,
+    events.ToolProgress: _tool_progress,
+    events.KvStored: kv.stored,
+    events.KvLoaded: kv.loaded,
+    events.KvDropped: kv.dropped,
+    events.EntryDropped: kv.entry_dropped,
+    events.KvFailed: kv.failed,
+    events.CardUp: cards.up,
+    events.CardDown: cards.down,
+    events.CardDraining: cards.draining,
+    events.CardReport: cards.report,
+    events.TimerFired: _timer_fired,
+    events.PolicyChanged: cards.policy_changed,
+    events.JournalStalled: _journal_stalled,
+    events.ShutdownRequested: _shutdown,
+}

@@ -1,0 +1,140 @@
+"""The card ledger: who occupies which blocks, and which cards can start a turn.
+
+Every change of a slot's blocks goes through `book`, every promise through `claim` and `unclaim`, so
+that INV-01 (used − dropping + claimed ≤ total) is kept in one file:
+
+    |<-------------------------- total ---------------------------->|
+    |<--------------- used ---------------->|
+    |   running and held  |    dropping     |        free           |
+                          |<---- claimed by placed turns ---->|
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from bedplate.core.lease import charge
+from bedplate.core.state import State
+from bedplate.core.states import DROPPING, FREE, HELD, Card, Group, Slot, Turn
+
+
+def book(state: State, slot: Slot, blocks: int) -> None:
+    """Set what a slot occupies, and charge its branch for the time it held the old amount."""
+    assert blocks >= 0
+    card = slot.card
+    if slot.branch is not None:
+        charge(slot.branch, state.now_ns)
+    if slot.state == DROPPING:
+        card.dropping_blocks += blocks - slot.blocks
+    card.used_blocks += blocks - slot.blocks
+    slot.blocks = blocks
+    assert 0 <= card.used_blocks <= card.total_blocks, card.id
+    assert 0 <= card.dropping_blocks <= card.used_blocks, card.id
+    touch(state, card)
+
+
+def claim(turn: Turn, slot: Slot, blocks: int) -> None:
+    """Promise blocks that are free or will be when the drops under way are acknowledged."""
+    card = slot.card
+    assert turn.claim_blocks == 0
+    assert spare_blocks(card) >= blocks, card.id
+    turn.claim_blocks = blocks
+    card.claimed_blocks += blocks
+
+
+def unclaim(turn: Turn, card: Card) -> None:
+    """Take a promise back, to use it or because the turn goes away."""
+    card.claimed_blocks -= turn.claim_blocks
+    turn.claim_blocks = 0
+    assert card.claimed_blocks >= 0, card.id
+
+
+def spare_blocks(card: Card) -> int:
+    """Return blocks that nobody holds or was promised, counting drops under way as free."""
+    return card.total_blocks - card.used_blocks + card.dropping_blocks - card.claimed_blocks
+
+
+def empty_slot(state: State, slot: Slot) -> None:
+    """Make a slot FREE: its blocks are back, no branch points at it. A turn placed on it stays."""
+    book(state, slot, 0)
+    if slot.branch is not None and slot.branch.slot is slot:
+        slot.branch.slot = None
+    slot.branch = None
+    slot.entry = None
+    slot.tokens = 0
+    slot.dirty = False
+    slot.drop_tries = 0
+    slot.state = FREE
+
+
+def can_open(card: Card) -> bool:
+    """Tell whether the card may start another turn, room aside."""
+    return card.up and not card.draining and card.running < card.running_max
+
+
+def touch(state: State, card: Card) -> None:
+    """Note that a card's load or health changed: its place among the open cards is renewed.
+
+    Cost: O(log cards).
+    """
+    state.touched[card.id] = card
+    group = card.group
+    state.stir(group)
+    if can_open(card):
+        if len(group.open_heap) > 64 + 8 * len(group.cards):
+            group.open_heap = [rank(other) for other in group.cards if can_open(other)]
+            heapq.heapify(group.open_heap)
+        heapq.heappush(group.open_heap, rank(card))
+
+
+def rank(card: Card) -> tuple[int, int, int]:
+    """Return the order of placement: fewest running turns, then fewest used blocks, then index."""
+    return (card.running, card.used_blocks, card.index)
+
+
+def any_open(group: Group) -> bool:
+    """Tell whether some card of the group can start a turn, room aside.
+
+    Cost: amortised O(log cards).
+    """
+    heap = group.open_heap
+    while heap:
+        card = group.cards[heap[0][2]]
+        if can_open(card) and rank(card) == heap[0]:
+            return True
+        heapq.heappop(heap)
+    return False
+
+
+def open_by_load(group: Group, *, min_blocks: int, tries: int) -> list[Card]:
+    """Return up to `tries` cards of at least `min_blocks` that can start a turn.
+
+    Least loaded first.
+
+    Stale heap entries met on the way are dropped, live ones are kept. Cost: O(tries log cards).
+    """
+    found: list[Card] = []
+    kept: list[tuple[int, int, int]] = []
+    while group.open_heap and len(found) < tries:
+        item = heapq.heappop(group.open_heap)
+        card = group.cards[item[2]]
+        if can_open(card) and rank(card) == item and item not in kept:
+            kept.append(item)
+            if card.total_blocks >= min_blocks:
+                found.append(card)
+    for item in kept:
+        heapq.heappush(group.open_heap, item)
+    return found
+
+
+def free_slot(card: Card) -> Slot | None:
+    """Return the first FREE slot that no placed turn waits for. Cost: O(slots)."""
+    for slot in card.slots:
+        if slot.state == FREE and slot.turn is None:
+            return slot
+    return None
+
+
+def held_by(slot: Slot) -> bool:
+    """Tell whether a slot keeps a branch's KV and nothing happens to it now."""
+    return slot.state == HELD and slot.turn is None

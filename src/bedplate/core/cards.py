@@ -1,0 +1,157 @@
+"""Events of cards: up, down, draining, reports; and the policy that core runs under."""
+
+from __future__ import annotations
+
+from bedplate.core import pool, retention, settle
+from bedplate.core import tenant as limits
+from bedplate.core.actions import Alarm
+from bedplate.core.card import empty_slot, held_by, touch
+from bedplate.core.dispatch import leave_slot
+from bedplate.core.events import CardDown, CardDraining, CardReport, CardUp, PolicyChanged
+from bedplate.core.ids import SlotId
+from bedplate.core.ready import dequeue
+from bedplate.core.state import State
+from bedplate.core.states import BEHIND, STORING, Card, Group, Slot, Turn
+
+
+def up(state: State, event: CardUp) -> None:
+    """Take a card into its group, empty. A card that was up has restarted and lost what it held."""
+    card = state.cards.get(event.card)
+    group = state.groups.get(event.model)
+    if group is None:
+        group = state.groups[event.model] = Group(event.model, state.policy.block_tokens)
+    if card is None:
+        card = Card(event.card, len(group.cards), group)
+        group.cards.append(card)
+        state.cards[card.id] = card
+    elif card.up:
+        _lose(state, card, "restarted")
+    assert card.group is group, "a card stays with its model; a card of another model has a new id"
+    block = state.policy.block_tokens
+    card.partition = event.partition
+    card.kv = event.kv
+    card.can_cut = event.can_cut
+    card.running_max = min(event.running_max, event.slots)
+    card.total_blocks = event.kv_tokens // block
+    card.context_tokens = min(event.context_tokens, card.total_blocks * block)
+    card.bytes_per_token = event.kv_bytes_per_token
+    card.slots = [Slot(SlotId(index), card) for index in range(event.slots)]
+    card.report = (0, 0, 0, 0, 0)
+    card.up = True
+    group.bytes_per_token = max(group.bytes_per_token, event.kv_bytes_per_token)
+    _recount(state, group)
+    touch(state, card)
+
+
+def down(state: State, event: CardDown) -> None:
+    """A card is gone with all it held; its turns run elsewhere or end."""
+    card = state.cards.get(event.card)
+    if card is None or not card.up:
+        state.count("stale_events")
+        return
+    state.count("cards_lost")
+    _lose(state, card, event.reason)
+    _recount(state, card.group)
+    state.emit(Alarm("card_down", card.id, 1))
+
+
+def _lose(state: State, card: Card, reason: str) -> None:
+    card.up = False
+    card.draining = False
+    _unbind(card)
+    turns = list(card.placed.values())
+    active = [slot.turn for slot in card.slots if slot.turn is not None]
+    turns += [turn for turn in active if turn.id not in card.placed]
+    for turn in turns:
+        leave_slot(state, turn)
+    branches = [slot.branch for slot in card.slots if slot.branch is not None]
+    for slot in card.slots:
+        storing = slot.entry if slot.state == STORING else None
+        state.pending_stores.pop((card.id, slot.id), None)
+        empty_slot(state, slot)
+        if storing is not None:
+            pool.drop(state, storing)
+    assert card.used_blocks == card.claimed_blocks == card.running == 0, card.id
+    for turn in turns:
+        settle.retry(state, turn, "engine_lost", f"card {card.id}: {reason}", card=card.id)
+    for branch in branches:
+        settle.next_turn(state, branch)
+
+
+def _unbind(card: Card) -> list[Turn]:
+    """Take the turns that wait for exactly this card out of their line."""
+    bound = list(card.bound.values())
+    for turn in bound:
+        dequeue(turn, served=False)
+        turn.state = BEHIND
+    return bound
+
+
+def draining(state: State, event: CardDraining) -> None:
+    """Take a card out, or back in, without cutting anything.
+
+    What an outgoing card holds is stored, then dropped; its running turns end first.
+    """
+    card = state.cards.get(event.card)
+    if card is None or not card.up or card.draining == event.on:
+        state.count("stale_events")
+        return
+    card.draining = event.on
+    _recount(state, card.group)
+    touch(state, card)
+    if not event.on:
+        return
+    bound = _unbind(card)
+    for slot in card.slots:
+        if held_by(slot):
+            vacate(state, slot)
+    for turn in bound:
+        settle.next_turn(state, turn.branch)
+
+
+def vacate(state: State, slot: Slot) -> None:
+    """Move an idle slot of a draining card to the pool; without room there, drop it."""
+    storable = slot.card.kv == "full" and slot.dirty and state.policy.pool_bytes_max > 0
+    if storable and retention.store_slot(state, slot) != retention.NEVER:
+        return
+    retention.drop_slot(state, slot)
+
+
+def report(state: State, event: CardReport) -> None:
+    """Keep the engine's own counters; metering compares them with the rows."""
+    card = state.cards.get(event.card)
+    if card is not None:
+        card.report = (
+            event.kv_used_tokens,
+            event.running,
+            event.prompt_tokens_total,
+            event.cached_tokens_total,
+            event.out_tokens_total,
+        )
+
+
+def policy_changed(state: State, event: PolicyChanged) -> None:
+    """Put new limits in force. What is already let in stays; the block size never changes."""
+    first = not state.groups and not state.sessions
+    assert first or event.policy.block_tokens == state.policy.block_tokens
+    assert len(event.policy.lanes) == 3
+    state.policy = event.policy
+    for tenant in state.tenants.values():
+        limits.refill(tenant, state.now_ns)
+        limits.change(tenant, state.tenant_policy(tenant.id))
+    for group in state.groups.values():
+        _recount(state, group)
+
+
+def _recount(state: State, group: Group) -> None:
+    """Renew what a group's cards and the pool can hold together, in tokens."""
+    block = state.policy.block_tokens
+    alive = [card for card in group.cards if card.up]
+    serving = [card for card in alive if not card.draining]
+    room = sum(card.total_blocks * block for card in serving)
+    if group.bytes_per_token and any(card.kv == "full" for card in serving):
+        room += state.policy.pool_bytes_max // group.bytes_per_token
+    group.capacity_tokens = room
+    if alive:
+        group.context_tokens = max(card.context_tokens for card in alive)
+    state.stir(group)

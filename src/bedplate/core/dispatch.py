@@ -1,0 +1,168 @@
+"""From a plan to a running turn.
+
+Drop, dropped, load, loaded, dispatch, in this order on each slot.
+"""
+
+from __future__ import annotations
+
+from bedplate.core import pool
+from bedplate.core.actions import Dispatch, LoadKv
+from bedplate.core.card import book, claim, touch, unclaim
+from bedplate.core.placement import Plan, usable_tokens
+from bedplate.core.retention import drop_slot
+from bedplate.core.state import State
+from bedplate.core.states import (
+    CLAIMED,
+    FREE,
+    HELD,
+    LOADING,
+    PLACED,
+    RUNNING,
+    WAITING,
+    Slot,
+    Turn,
+)
+
+
+def start(state: State, turn: Turn, way: Plan) -> None:
+    """Carry out a plan as far as it goes now; acknowledgements carry it on through `advance`."""
+    branch = turn.branch
+    card, slot = way.card, way.slot
+    for victim in way.victims:
+        drop_slot(state, victim)
+    if branch.slot is not None and branch.slot is not slot:
+        assert branch.slot.state == HELD
+        state.count("moves")
+        drop_slot(state, branch.slot)
+    turn.state = PLACED
+    turn.why = "room"
+    turn.slot = slot
+    slot.turn = turn
+    turn.load = way.load
+    if way.load is not None:
+        pool.pin(way.load)
+    branch.session.tenant.waiting[turn.lane] -= 1
+    branch.session.tenant.running += 1
+    card.running += 1
+    assert card.running <= card.running_max, card.id
+    if slot.state == HELD:
+        assert slot.branch is branch
+        claim(turn, slot, max(0, turn.need_blocks - slot.blocks))
+    else:
+        claim(turn, slot, turn.need_blocks)
+    card.placed[turn.id] = turn
+    touch(state, card)
+    advance(state, turn)
+
+
+def advance(state: State, turn: Turn) -> None:
+    """Take the next step of a placed turn if its slot and its blocks are there."""
+    slot = turn.slot
+    assert slot is not None
+    assert turn.state == PLACED
+    card = slot.card
+    assert slot.turn is turn
+    at_home = slot.state == HELD and slot.branch is turn.branch
+    if not at_home and slot.state != FREE:
+        return
+    if card.used_blocks + turn.claim_blocks > card.total_blocks:
+        return
+    extra = turn.claim_blocks
+    unclaim(turn, card)
+    del card.placed[turn.id]
+    if at_home:
+        book(state, slot, slot.blocks + extra)
+        dispatch(state, turn)
+        return
+    slot.state = CLAIMED
+    slot.branch = turn.branch
+    turn.branch.slot = slot
+    book(state, slot, extra)
+    if turn.load is None:
+        dispatch(state, turn)
+        return
+    turn.state = slot.state = LOADING
+    turn.why = "loading"
+    branch = turn.branch
+    state.count("loads")
+    state.emit(LoadKv(card.id, slot.id, branch.session.id, branch.id, turn.load.id))
+
+
+def dispatch(state: State, turn: Turn) -> None:
+    """Hand the turn to its card, with what core believes the slot already holds."""
+    slot = turn.slot
+    assert slot is not None
+    assert slot.turn is turn
+    branch = turn.branch
+    if branch.source is not None:
+        source, branch.source = branch.source, None
+        pool.unpin(state, source)
+    turn.attempt += 1
+    turn.state = slot.state = RUNNING
+    turn.why = ""
+    turn.dispatched_ns = state.now_ns
+    if turn.attempt == 1:
+        turn.queue_ns = state.now_ns - turn.arrived_ns
+    slot.dirty = True
+    expect = usable_tokens(slot.tokens, turn, can_cut=slot.card.can_cut)
+    turn.expected_tokens = expect
+    state.push_deadline(run_deadline_ns(state, turn), "run", turn.id)
+    state.emit(
+        Dispatch(
+            turn.id,
+            turn.attempt,
+            branch.session.id,
+            branch.id,
+            slot.card.id,
+            slot.id,
+            expect,
+            turn.loaded,
+            turn.limit_tokens,
+            turn.out_tokens,
+        )
+    )
+
+
+def leave_slot(state: State, turn: Turn) -> Slot:
+    """Part a turn from the slot it was placed on, wherever it got to; returns the slot.
+
+    The slot keeps its blocks and state; the caller holds, drops or empties it.
+    """
+    slot = turn.slot
+    assert slot is not None
+    card = slot.card
+    if turn.state == PLACED:
+        unclaim(turn, card)
+        del card.placed[turn.id]
+    if turn.load is not None:
+        entry, turn.load = turn.load, None
+        pool.unpin(state, entry)
+    if turn.dispatched_ns:
+        turn.slot_ns += state.now_ns - turn.dispatched_ns
+        turn.dispatched_ns = 0
+    turn.slot = None
+    turn.loaded = False
+    if slot.turn is turn:
+        slot.turn = None
+    card.running -= 1
+    turn.branch.session.tenant.running -= 1
+    assert card.running >= 0
+    assert turn.state not in WAITING
+    touch(state, card)
+    return slot
+
+
+def run_deadline_ns(state: State, turn: Turn) -> int:
+    """Return when a running turn must have ended.
+
+    That is a base, and time for each token that it may compute.
+    """
+    length = turn.prompt_tokens + turn.limit_tokens
+    return turn.dispatched_ns + state.policy.run_base_ns + state.policy.run_token_ns * length
+
+
+def scrap_slot(state: State, slot: Slot) -> None:
+    """Drop what a turn left on its slot when it is of no further use."""
+    if slot.state in (CLAIMED, LOADING, RUNNING):
+        slot.state = HELD
+        drop_slot(state, slot)

@@ -1,0 +1,266 @@
+"""Events: everything that core is ever told. Nothing else changes its state.
+
+All are immutable tuples of integers, strings, booleans and tuples of these, so that one canonical
+encoding (`core/codec.py`) serves journal, digest and replay. Times are not in events: the driver
+passes `now_ns` beside each. `attempt` counts dispatches of one turn from 1; an event of an older
+attempt is stale and changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bedplate.core.ids import (
+    BranchId,
+    CardId,
+    EntryId,
+    ModelId,
+    SessionId,
+    SlotId,
+    TenantId,
+    TurnId,
+)
+from bedplate.core.limits import Policy
+
+
+class TurnArrived(NamedTuple):
+    """A checked call of a client, sized by its engine's tokenizer, wants to run.
+
+    `branch` is the line of the session that it extends; `fork_of` >= 0 means that this is the first
+    turn of a new branch which shares its first `reuse_tokens` tokens with that parent branch.
+    `reuse_tokens` counts the leading prompt tokens that equal what the branch (or the parent)
+    already computed. `limit_tokens` is the client's output limit, 0 for the lane's default.
+    `kv_salt` is empty, or a word that keeps the KV of this session apart.
+    """
+
+    turn: TurnId
+    session: SessionId
+    branch: BranchId
+    fork_of: int
+    tenant: TenantId
+    lane: int
+    model: ModelId
+    prompt_tokens: int
+    reuse_tokens: int
+    limit_tokens: int
+    resumable: bool
+    exact: bool
+
+
+class TurnStarted(NamedTuple):
+    """The engine took the turn: prefill is done, the first token is out.
+
+    `cached_tokens` is measured.
+    """
+
+    turn: TurnId
+    attempt: int
+    prompt_tokens: int
+    cached_tokens: int
+
+
+class TokensEmitted(NamedTuple):
+    """Progress of a running turn, at most every 16 tokens or 250 ms.
+
+    `out_tokens` is the total so far.
+    """
+
+    turn: TurnId
+    attempt: int
+    out_tokens: int
+
+
+class TurnEnded(NamedTuple):
+    """The engine is done with the turn, by its own end or by a cancel that core asked for.
+
+    `status`: stop | length | tool_calls | cancelled | error | lost. Tokens are the engine's own
+    count (`exact`) or an estimate. `kv_tokens` is what the slot now holds for the branch, 0 if
+    nothing usable.
+    """
+
+    turn: TurnId
+    attempt: int
+    status: str
+    prompt_tokens: int
+    cached_tokens: int
+    out_tokens: int
+    kv_tokens: int
+    tool: str
+    exact: bool
+
+
+class DispatchFailed(NamedTuple):
+    """The engine did not take the turn, or lost it. `retryable` when it may run elsewhere.
+
+    `out_tokens` counts what was delivered before the failure; a turn that delivered something runs
+    on only if it is resumable. `code` is one of the codes of `bedplate.errors`.
+    """
+
+    turn: TurnId
+    attempt: int
+    code: str
+    retryable: bool
+    out_tokens: int
+
+
+class TurnCancelled(NamedTuple):
+    """The client is gone or a deadline of its own passed.
+
+    `reason`: client_cancelled | deadline | shutdown.
+    """
+
+    turn: TurnId
+    reason: str
+
+
+class SessionClosed(NamedTuple):
+    """The client closes the session; running turns are cancelled, all its KV is dropped."""
+
+    session: SessionId
+    reason: str
+
+
+class ToolProgress(NamedTuple):
+    """The client says how long the tool of this session will still run (0 = unknown)."""
+
+    session: SessionId
+    branch: BranchId
+    eta_ns: int
+
+
+class KvStored(NamedTuple):
+    """Answer to StoreKv: the pool holds `tokens` tokens in `size_bytes` bytes under `entry`."""
+
+    card: CardId
+    slot: SlotId
+    entry: EntryId
+    tokens: int
+    size_bytes: int
+
+
+class KvLoaded(NamedTuple):
+    """Answer to LoadKv.
+
+    The slot holds the entry's `tokens` tokens, checksum and fingerprint verified.
+    """
+
+    card: CardId
+    slot: SlotId
+    entry: EntryId
+    tokens: int
+
+
+class KvDropped(NamedTuple):
+    """Answer to DropKv: the slot is empty."""
+
+    card: CardId
+    slot: SlotId
+
+
+class EntryDropped(NamedTuple):
+    """Answer to DropEntry: the pool's bytes of this entry are free."""
+
+    entry: EntryId
+
+
+class KvFailed(NamedTuple):
+    """StoreKv, LoadKv, DropKv or DropEntry failed. `op`: store | load | drop | drop_entry."""
+
+    op: str
+    card: CardId
+    slot: SlotId
+    entry: EntryId
+    code: str
+
+
+class CardUp(NamedTuple):
+    """A card serves, empty. Sent again after a restart of the card.
+
+    `kv`: full (store, load, drop) | hints (the engine keeps its own cache) | none.
+    `can_cut`: a stored KV may be cut back to a shorter prefix. `context_tokens` is the longest
+    single session. `kv_bytes_per_token` sizes stores before they are measured.
+    """
+
+    card: CardId
+    model: ModelId
+    partition: str
+    kv: str
+    can_cut: bool
+    slots: int
+    running_max: int
+    kv_tokens: int
+    context_tokens: int
+    kv_bytes_per_token: int
+
+
+class CardDown(NamedTuple):
+    """A card is lost with all it held."""
+
+    card: CardId
+    reason: str
+
+
+class CardDraining(NamedTuple):
+    """An operator takes the card out (`on`) or back in.
+
+    Running turns end, sessions move, none are cut.
+    """
+
+    card: CardId
+    on: bool
+
+
+class CardReport(NamedTuple):
+    """Measured use of a card: its engine's own counters since the card came up."""
+
+    card: CardId
+    kv_used_tokens: int
+    running: int
+    prompt_tokens_total: int
+    cached_tokens_total: int
+    out_tokens_total: int
+
+
+class TimerFired(NamedTuple):
+    """The one timer that core armed with SetTimer is due."""
+
+
+class PolicyChanged(NamedTuple):
+    """Limits, lanes and tenants as configured now; the first event of every journal."""
+
+    policy: Policy
+
+
+class JournalStalled(NamedTuple):
+    """Commits are late: while `on`, core refuses new turns and lets running ones end."""
+
+    on: bool
+
+
+class ShutdownRequested(NamedTuple):
+    """Drain: refuse new turns with 503, let running ones end until the driver's deadline."""
+
+
+Event = (
+    TurnArrived
+    | TurnStarted
+    | TokensEmitted
+    | TurnEnded
+    | DispatchFailed
+    | TurnCancelled
+    | SessionClosed
+    | ToolProgress
+    | KvStored
+    | KvLoaded
+    | KvDropped
+    | EntryDropped
+    | KvFailed
+    | CardUp
+    | CardDown
+    | CardDraining
+    | CardReport
+    | TimerFired
+    | PolicyChanged
+    | JournalStalled
+    | ShutdownRequested
+)

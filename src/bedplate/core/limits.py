@@ -1,0 +1,101 @@
+"""Limits and policy: every bound of the core, as data that arrives in `PolicyChanged`.
+
+Limits end in `_max`. Nothing here decides; the modules named in each line do.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bedplate.core.ids import TenantId
+from bedplate.core.units import MINUTE_NS, SECOND_NS
+
+INTERACTIVE, SHARED, BATCH = 0, 1, 2
+LANE_NAMES = ("interactive", "shared", "batch")
+"""Lanes by rank: a lower number is released first."""
+
+BRANCHES_MAX = 256
+"""Branches of one session; the least recently used idle branch is forgotten beyond it."""
+BRANCH_QUEUE_MAX = 16
+"""Turns waiting behind one another on one branch."""
+DISPATCH_ATTEMPTS_MAX = 3
+"""Dispatches of one turn, the first included."""
+PASSED_OVER_MAX = 16
+"""How often a waiting turn that does not fit may be passed before it blocks its card group."""
+RELEASE_SCAN_MAX = 64
+"""Candidates looked at in one release step."""
+EXPIRE_SCAN_MAX = 256
+"""Deadlines handled in one step; the rest follow in the next."""
+
+
+class LanePolicy(NamedTuple):
+    """One service class.
+
+    `admit_permille`: share of all KV room (cards and pool) up to which sessions of this lane are
+    admitted. `queue_max`: turns waiting per tenant. `wait_max_ns`: longest wait in queues before a
+    refusal. `output_tokens`: output limit of a turn that names none. `lease_ns`: how long a card
+    copy is protected in a tool gap. `idle_max_ns`: how long a silent session lives.
+    """
+
+    admit_permille: int
+    queue_max: int
+    wait_max_ns: int
+    output_tokens: int
+    lease_ns: int
+    idle_max_ns: int
+
+
+class TenantPolicy(NamedTuple):
+    """Limits of one tenant; 0 means no limit.
+
+    `running_max`: turns on cards at once. `inflight_max`: turns accepted and not ended.
+    `requests_per_minute`, `tokens_per_minute`: buckets that refill evenly and hold one minute.
+    `session_tokens_max`: longest context of one session. `pool_bytes_max`: KV bytes in the pool.
+    """
+
+    tenant: TenantId
+    running_max: int
+    inflight_max: int
+    requests_per_minute: int
+    tokens_per_minute: int
+    session_tokens_max: int
+    pool_bytes_max: int
+
+
+class Policy(NamedTuple):
+    """All that core is configured with.
+
+    `lanes` has three entries, by rank. `tenants` is sorted by id; a tenant without an entry gets
+    `default_tenant`. `pool_bytes_max` 0 means no pool. `water_permille` are the rising alarm levels
+    of card and pool occupancy. `run_base_ns` + `run_token_ns` × (prompt + limit) bound one
+    dispatch.
+    """
+
+    block_tokens: int
+    lanes: tuple[LanePolicy, ...]
+    tenants: tuple[TenantPolicy, ...]
+    default_tenant: TenantPolicy
+    pool_bytes_max: int
+    water_permille: tuple[int, ...]
+    run_base_ns: int
+    run_token_ns: int
+    sessions_max: int
+
+
+def default_policy(*, pool_bytes_max: int = 0) -> Policy:
+    """Return the policy of a service that nobody configured."""
+    return Policy(
+        block_tokens=32,
+        lanes=(
+            LanePolicy(950, 64, 60 * SECOND_NS, 1024, 60 * SECOND_NS, 30 * MINUTE_NS),
+            LanePolicy(900, 128, 5 * MINUTE_NS, 1024, 30 * SECOND_NS, 30 * MINUTE_NS),
+            LanePolicy(800, 1024, 60 * MINUTE_NS, 1024, 5 * SECOND_NS, 60 * MINUTE_NS),
+        ),
+        tenants=(),
+        default_tenant=TenantPolicy(TenantId(""), 0, 0, 0, 0, 0, 0),
+        pool_bytes_max=pool_bytes_max,
+        water_permille=(700, 850, 950),
+        run_base_ns=60 * SECOND_NS,
+        run_token_ns=SECOND_NS // 4,
+        sessions_max=100_000,
+    )

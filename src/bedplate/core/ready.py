@@ -1,0 +1,39 @@
+"""Where a ready turn waits: in its group's line, or bound to the one card that has its KV."""
+
+from __future__ import annotations
+
+from bedplate.core import lane as line
+from bedplate.core.placement import home_of, is_bound
+from bedplate.core.state import State
+from bedplate.core.states import READY, Turn
+
+
+def enqueue(state: State, turn: Turn) -> None:
+    """Make a turn ready."""
+    assert turn.slot is None
+    turn.state = READY
+    turn.why = "ready"
+    turn.passed_over = 0
+    group = turn.branch.group
+    home = home_of(turn.branch)
+    if home is not None and is_bound(turn):
+        turn.bound_to = home.card
+        home.card.bound[turn.id] = turn
+        group.bound_cards[home.card.id] = home.card
+    else:
+        line.push(group.queues, turn)
+    state.stir(group)
+
+
+def dequeue(turn: Turn, *, served: bool) -> None:
+    """Take a ready turn out of where `enqueue` put it."""
+    assert turn.state == READY
+    group = turn.branch.group
+    card = turn.bound_to
+    if card is None:
+        line.remove(group.queues, turn, served=served)
+        return
+    turn.bound_to = None
+    del card.bound[turn.id]
+    if not card.bound:
+        del group.bound_cards[card.id]

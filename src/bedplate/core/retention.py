@@ -1,0 +1,158 @@
+"""What a card and the pool keep, and what goes when room is needed: least valuable first.
+
+On a card the order is: lease run out before leased, clean before dirty (a clean copy costs a load
+to get back, a dirty one a prefill), batch before shared before interactive, least recently used,
+slot id. In the pool: batch before shared before interactive, least recently stored. A tenant over
+its pool limit makes room from its own entries only.
+"""
+
+from __future__ import annotations
+
+from bedplate.core import pool
+from bedplate.core.actions import DropKv, StoreKv
+from bedplate.core.card import book, empty_slot, held_by, spare_blocks, touch
+from bedplate.core.lease import charge, expired
+from bedplate.core.limits import BATCH, RELEASE_SCAN_MAX
+from bedplate.core.state import State
+from bedplate.core.states import DROPPING, HELD, STORING, Card, Entry, Slot, Tenant
+
+NOW, LATER, NEVER = "now", "later", "never"
+
+
+def victims_for(
+    state: State, card: Card, *, blocks: int, need_slot: bool, keep: Slot | None
+) -> list[Slot] | None:
+    """Choose idle slots to drop so that `blocks` fit (and a slot is free).
+
+    None means that no choice would do.
+
+    Changes nothing. Cost: O(slots log slots).
+    """
+    missing = blocks - spare_blocks(card)
+    if missing <= 0 and not need_slot:
+        return []
+    idle = [s for s in card.slots if s is not keep and held_by(s) and not _bound(s)]
+    idle.sort(key=lambda s: _worth(state, s))
+    chosen: list[Slot] = []
+    for slot in idle:
+        if missing <= 0 and not need_slot:
+            break
+        chosen.append(slot)
+        missing -= slot.blocks
+        need_slot = False
+    return chosen if missing <= 0 and not need_slot else None
+
+
+def _bound(slot: Slot) -> bool:
+    """Tell whether a turn waits for exactly this slot: its KV is nowhere else."""
+    return slot.branch is not None and bool(slot.branch.turns) and slot.dirty
+
+
+def _worth(state: State, slot: Slot) -> tuple[bool, bool, int, int, int]:
+    branch = slot.branch
+    assert branch is not None
+    leased = not expired(branch.session, state.now_ns)
+    return (leased, slot.dirty, BATCH - branch.session.lane, slot.used_ns, slot.id)
+
+
+def hold(state: State, slot: Slot, blocks: int) -> None:
+    """Leave a slot idle with KV in `blocks` blocks."""
+    assert slot.branch is not None
+    slot.state = HELD
+    slot.turn = None
+    slot.used_ns = state.now_ns
+    book(state, slot, blocks)
+
+
+def drop_slot(state: State, slot: Slot) -> None:
+    """Give up what an idle slot holds; its blocks are free once the card acknowledges."""
+    assert slot.turn is None
+    assert slot.state not in (STORING, DROPPING)
+    if slot.branch is not None:
+        charge(slot.branch, state.now_ns)
+        if slot.branch.slot is slot:
+            slot.branch.slot = None
+        slot.branch = None
+    slot.dirty = False
+    slot.tokens = 0
+    if slot.card.kv != "full":
+        empty_slot(state, slot)
+    else:
+        slot.state = DROPPING
+        slot.drop_tries = 1
+        slot.card.dropping_blocks += slot.blocks
+        state.emit(DropKv(slot.card.id, slot.id))
+    touch(state, slot.card)
+
+
+def store_slot(state: State, slot: Slot) -> str:
+    """Begin the write-through of an idle dirty slot.
+
+    Returns NOW when it began; LATER when pool bytes must be deleted first (the slot is tried again
+    when they are); NEVER when pool or quota have no room for it.
+    """
+    branch = slot.branch
+    assert branch is not None
+    assert slot.state == HELD
+    group = slot.card.group
+    size = slot.tokens * group.bytes_per_token
+    tenant = branch.session.tenant
+    when = _make_pool_room(state, tenant, size)
+    if when == LATER:
+        state.pending_stores[(slot.card.id, slot.id)] = slot
+    elif when == NEVER:
+        state.count("stores_skipped")
+    if when != NOW:
+        return when
+    entry = pool.new_entry(state, branch, slot.tokens, size)
+    slot.entry = entry
+    slot.state = STORING
+    state.count("stores")
+    state.emit(StoreKv(slot.card.id, slot.id, tenant.id, branch.session.id, branch.id, entry.id))
+    return NOW
+
+
+def retry_stores(state: State) -> None:
+    """Try again the stores that waited for bytes of the pool. Cost: O(waiting)."""
+    waiting = state.pending_stores
+    state.pending_stores = {}
+    for slot in waiting.values():
+        if held_by(slot) and slot.dirty and slot.branch is not None and not slot.branch.turns:
+            store_slot(state, slot)
+
+
+def _make_pool_room(state: State, tenant: Tenant, size: int) -> str:
+    cap = state.policy.pool_bytes_max
+    quota = tenant.policy.pool_bytes_max
+    if size > cap or (quota and size > quota):
+        return NEVER
+    if quota:
+        over = tenant.pool_bytes - tenant.pool_dropping + size - quota
+        if not _evict(state, over, tenant):
+            return NEVER
+    if not _evict(state, state.pool_bytes - state.pool_dropping + size - cap, None):
+        return NEVER
+    tight = state.pool_bytes + size > cap or (quota and tenant.pool_bytes + size > quota)
+    return LATER if tight else NOW
+
+
+def _evict(state: State, excess: int, tenant: Tenant | None) -> bool:
+    """Send idle entries of `excess` bytes on their way out; all that is needed or nothing."""
+    chosen: list[Entry] = []
+    for lane in (2, 1, 0):
+        scanned = 0
+        for entry in state.lru[lane].values():
+            if excess <= 0 or scanned >= RELEASE_SCAN_MAX:
+                break
+            scanned += 1
+            wanted = entry.refs or (entry.branch is not None and entry.branch.turns)
+            if wanted or (tenant is not None and entry.tenant is not tenant):
+                continue
+            chosen.append(entry)
+            excess -= entry.size_bytes
+    if excess > 0:
+        return False
+    for entry in chosen:
+        state.count("pool_evictions")
+        pool.drop(state, entry)
+    return True

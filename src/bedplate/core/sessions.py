@@ -1,0 +1,152 @@
+"""Sessions as trees: opened by their first turn, forked, idle, closed or expired."""
+
+from __future__ import annotations
+
+from bedplate.core import admission, pool, settle
+from bedplate.core.actions import SessionEnded, Settled
+from bedplate.core.events import TurnArrived
+from bedplate.core.ids import BranchId, SessionId, TurnId
+from bedplate.core.lease import take_area
+from bedplate.core.limits import BRANCHES_MAX
+from bedplate.core.retention import drop_slot
+from bedplate.core.state import State
+from bedplate.core.states import HELD, STORED, STORING, Branch, Group, Session, Tenant
+
+
+def branch_for(state: State, event: TurnArrived, payer: Tenant, group: Group) -> Branch:
+    """Return the branch that the call belongs to, opening session and branch as needed."""
+    session = state.sessions.get(event.session)
+    if session is None:
+        session = Session(event.session, payer, group, state.now_ns)
+        session.lane = event.lane
+        state.sessions[session.id] = session
+        state.count("sessions_opened")
+        idle_ns = state.policy.lanes[event.lane].idle_max_ns
+        session.expires_ns = state.now_ns + idle_ns
+        state.push_deadline(session.expires_ns, "idle", session.id)
+    branch = session.branches.get(event.branch)
+    if branch is None:
+        _forget_oldest(state, session)
+        branch = Branch(event.branch, session, group, state.now_ns)
+        session.branches[branch.id] = branch
+        _share(event, session, branch)
+    return branch
+
+
+def _share(event: TurnArrived, session: Session, branch: Branch) -> None:
+    """Pin the parent's pool copy for a fork that can start from it."""
+    parent = session.branches.get(BranchId(event.fork_of))
+    if parent is None or parent is branch or parent.entry is None or event.reuse_tokens == 0:
+        return
+    if parent.group is branch.group and parent.entry.state == STORED:
+        assert parent.entry.tenant is session.tenant
+        branch.source = parent.entry
+        pool.pin(parent.entry)
+
+
+def _forget_oldest(state: State, session: Session) -> None:
+    if len(session.branches) < BRANCHES_MAX:
+        return
+    idle = [b for b in session.branches.values() if not b.turns and not _storing(b)]
+    if idle:
+        oldest = min(idle, key=lambda b: (b.ended_ns, b.id))
+        _clear(state, oldest)
+        del session.branches[oldest.id]
+
+
+def _storing(branch: Branch) -> bool:
+    return branch.slot is not None and branch.slot.state == STORING
+
+
+def close(state: State, session: Session, reason: str) -> None:
+    """End a session: its turns are cancelled, its KV is dropped, then it is forgotten."""
+    if session.closing:
+        return
+    session.closing = reason
+    admission.withdraw(session)
+    for branch in list(session.branches.values()):
+        for turn in list(branch.turns)[::-1]:
+            settle.stop(state, turn, "session_not_found", f"session {session.id} was closed")
+    state.closing[session.id] = session
+
+
+def finish_closing(state: State) -> None:
+    """Forget each closing session once no turn, load or store of it is under way."""
+    for session in list(state.closing.values()):
+        if session.open_turns == 0 and _cleared(state, session):
+            del state.closing[session.id]
+            del state.sessions[session.id]
+            state.count(f"sessions_{session.closing}")
+            state.emit(SessionEnded(session.id, session.closing))
+
+
+def _cleared(state: State, session: Session) -> bool:
+    for branch in session.branches.values():
+        _clear(state, branch)
+    if any(_storing(branch) for branch in session.branches.values()):
+        return False
+    for branch in session.branches.values():
+        assert branch.slot is None
+        assert branch.entry is None
+        assert branch.source is None
+    return True
+
+
+def _clear(state: State, branch: Branch) -> None:
+    """Drop what a branch without turns keeps; a store under way is left to end first."""
+    assert not branch.turns
+    if _storing(branch):
+        return
+    _settle_rest(state, branch)
+    if branch.slot is not None:
+        assert branch.slot.state == HELD
+        drop_slot(state, branch.slot)
+    if branch.source is not None:
+        source, branch.source = branch.source, None
+        pool.unpin(state, source)
+    pool.release(state, branch)
+
+
+def _settle_rest(state: State, branch: Branch) -> None:
+    """Meter the KV that was held since the branch's last turn."""
+    area_card, area_pool = take_area(branch, state.now_ns)
+    if not area_card and not area_pool:
+        return
+    session = branch.session
+    gap_ns = state.now_ns - branch.ended_ns if branch.ended_ns else 0
+    state.emit(
+        Settled(
+            turn=TurnId(""),
+            session=session.id,
+            branch=branch.id,
+            tenant=session.tenant.id,
+            lane=session.lane,
+            model=branch.group.model,
+            card="",
+            status="closed",
+            prompt_tokens=0,
+            cached_tokens=0,
+            out_tokens=0,
+            queue_ns=0,
+            slot_ns=0,
+            tool_ns=gap_ns,
+            kv_card_token_ns=area_card,
+            kv_pool_token_ns=area_pool,
+            attempts=0,
+            exact=True,
+        )
+    )
+
+
+def idle_deadline(state: State, subject: str) -> None:
+    """Close a session that was silent for longer than its lane allows."""
+    session = state.sessions.get(SessionId(subject))
+    if session is None or session.closing:
+        return
+    if session.open_turns:
+        due_ns = state.now_ns + state.policy.lanes[session.lane].idle_max_ns
+        state.push_deadline(due_ns, "idle", subject)
+    elif session.expires_ns > state.now_ns:
+        state.push_deadline(session.expires_ns, "idle", subject)
+    else:
+        close(state, session, "expired")

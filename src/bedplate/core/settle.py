@@ -1,0 +1,167 @@
+"""How a turn ends: stopped, lost, refused or done; its usage row; its branch free for the next."""
+
+from __future__ import annotations
+
+from bedplate.core import admission, ready, tenant
+from bedplate.core import lane as line
+from bedplate.core.actions import CancelTurn, FailTurn, Refuse, Settled
+from bedplate.core.dispatch import leave_slot
+from bedplate.core.lease import take_area
+from bedplate.core.limits import DISPATCH_ATTEMPTS_MAX
+from bedplate.core.state import State
+from bedplate.core.states import (
+    BEHIND,
+    FREE,
+    HELD,
+    LOADING,
+    PLACED,
+    QUEUED,
+    READY,
+    RUNNING,
+    STORING,
+    WAITING,
+    Branch,
+    Turn,
+)
+
+
+def leave_line(state: State, turn: Turn) -> None:
+    """Take a waiting turn out of whatever line it stands in."""
+    assert turn.state in WAITING
+    if turn.state == READY:
+        ready.dequeue(turn, served=False)
+    elif turn.state == QUEUED:
+        line.remove(turn.branch.group.admit_queues, turn, served=False)
+    turn.branch.session.tenant.waiting[turn.lane] -= 1
+    assert turn.branch.session.tenant.waiting[turn.lane] >= 0
+
+
+def end_turn(state: State, turn: Turn, status: str, *, cached_tokens: int, card: str) -> None:
+    """Settle a turn that is in no line and on no slot, and let its branch go on.
+
+    `turn.prompt_tokens`, `turn.out_tokens` and `turn.exact` are what is metered.
+    """
+    assert turn.slot is None
+    assert state.turns[turn.id] is turn
+    branch = turn.branch
+    session = branch.session
+    if turn.attempt == 0:
+        turn.queue_ns = state.now_ns - turn.arrived_ns
+    area_card, area_pool = take_area(branch, state.now_ns)
+    state.emit(
+        Settled(
+            turn.id,
+            session.id,
+            branch.id,
+            session.tenant.id,
+            turn.lane,
+            branch.group.model,
+            card,
+            status,
+            turn.prompt_tokens if turn.attempt else 0,
+            cached_tokens,
+            turn.out_tokens,
+            turn.queue_ns,
+            turn.slot_ns,
+            turn.tool_ns,
+            area_card,
+            area_pool,
+            turn.attempt,
+            turn.exact,
+        )
+    )
+    state.count(f"turns_{status}")
+    used = (turn.prompt_tokens if turn.attempt else 0) + turn.out_tokens
+    tenant.settle(session.tenant, turn, used)
+    del state.turns[turn.id]
+    branch.turns.remove(turn)
+    if turn.state in WAITING or not branch.turns:
+        branch.ended_ns = state.now_ns
+    session.open_turns -= 1
+    assert session.open_turns >= 0
+    lane = state.policy.lanes[session.lane]
+    session.lease_ns = state.now_ns + lane.lease_ns
+    session.expires_ns = state.now_ns + lane.idle_max_ns
+    if session.open_turns == 0:
+        admission.rest(session)
+    state.stir(branch.group)
+    next_turn(state, branch)
+
+
+def next_turn(state: State, branch: Branch) -> None:
+    """Let the first turn of a branch ask for admission unless its KV is just being stored."""
+    if not branch.turns or branch.session.closing:
+        return
+    turn = branch.turns[0]
+    if turn.state != BEHIND:
+        return
+    slot = branch.slot
+    if slot is not None and slot.state == STORING:
+        turn.why = "store_in_flight"
+        return
+    assert slot is None or slot.state == HELD
+    admission.request(state, turn)
+
+
+def refuse_waiting(state: State, turn: Turn, reason: str, detail: str) -> None:
+    """End an accepted turn that never ran: out of its line, told, settled."""
+    leave_line(state, turn)
+    retry_ns = state.policy.lanes[turn.lane].wait_max_ns // 4
+    state.emit(Refuse(turn.id, reason, detail, retry_ns))
+    end_turn(state, turn, "refused", cached_tokens=0, card="")
+
+
+def fail_turn(state: State, turn: Turn, reason: str, detail: str, *, card: str) -> None:
+    """End a turn that is on no slot with an error that its client is told."""
+    state.emit(FailTurn(turn.id, reason, detail))
+    end_turn(state, turn, "error", cached_tokens=0, card=card)
+
+
+def retry(state: State, turn: Turn, code: str, detail: str, *, card: str) -> None:
+    """Let a turn that lost its card wait for another, or end it when it may not run again."""
+    again = turn.attempt < DISPATCH_ATTEMPTS_MAX and (turn.out_tokens == 0 or turn.resumable)
+    if turn.end_reason or not again or state.shutting_down:
+        lose(state, turn, code, detail, card=card)
+        return
+    state.count("failovers")
+    turn.state = BEHIND
+    turn.since_ns = state.now_ns
+    turn.branch.session.tenant.waiting[turn.lane] += 1
+    state.push_deadline(turn.since_ns + state.policy.lanes[turn.lane].wait_max_ns, "wait", turn.id)
+    next_turn(state, turn.branch)
+
+
+def lose(state: State, turn: Turn, code: str, detail: str, *, card: str) -> None:
+    """End a turn that has no slot: with the reason it was being ended for, else with `code`."""
+    if turn.end_reason == "client_cancelled":
+        end_turn(state, turn, "cancelled", cached_tokens=0, card=card)
+    else:
+        reason, text = (turn.end_reason or code), (turn.end_detail or detail)
+        fail_turn(state, turn, reason, text, card=card)
+
+
+def stop(state: State, turn: Turn, reason: str, detail: str) -> None:
+    """End a turn for `reason` (client_cancelled, or the code that its client is told)."""
+    if turn.end_reason:
+        return
+    turn.end_reason = reason
+    turn.end_detail = detail
+    if turn.state == RUNNING:
+        state.emit(CancelTurn(turn.id, turn.attempt))
+        return
+    if turn.state == LOADING:
+        return
+    if turn.state in WAITING:
+        leave_line(state, turn)
+    else:
+        assert turn.state == PLACED
+        _leave_placed(state, turn)
+    lose(state, turn, reason, detail, card="")
+
+
+def _leave_placed(state: State, turn: Turn) -> None:
+    slot = leave_slot(state, turn)
+    assert slot.state != RUNNING
+    if slot.state == HELD and slot.branch is turn.branch:
+        state.loose.append(slot)
+    assert slot.state != FREE or slot.blocks == 0

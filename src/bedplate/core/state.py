@@ -1,0 +1,146 @@
+"""All state of one supernode, and the few things every module of the core does to it."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+from bedplate.core.actions import Action, SetTimer
+from bedplate.core.ids import CardId, EntryId, ModelId, SessionId, SlotId, TenantId, TurnId
+from bedplate.core.limits import EXPIRE_SCAN_MAX, Policy, TenantPolicy, default_policy
+from bedplate.core.states import Card, Entry, Group, Session, Slot, Tenant, Turn
+
+HEAP_SLACK = 64
+"""Stale deadlines kept before the heap is swept."""
+
+
+class State:
+    """What `Base.handle` changes. One object per supernode; nothing outside core holds it."""
+
+    __slots__ = (
+        "actions",
+        "armed_ns",
+        "cards",
+        "closing",
+        "counters",
+        "deadlines",
+        "entries",
+        "groups",
+        "journal_stalled",
+        "loose",
+        "lru",
+        "next_entry",
+        "next_serial",
+        "now_ns",
+        "pending_stores",
+        "policy",
+        "pool_bytes",
+        "pool_dropping",
+        "pool_level",
+        "sessions",
+        "shutting_down",
+        "stirred",
+        "tenants",
+        "touched",
+        "turns",
+    )
+
+    def __init__(self) -> None:
+        self.policy: Policy = default_policy()
+        self.now_ns = 0
+        self.tenants: dict[TenantId, Tenant] = {}
+        self.sessions: dict[SessionId, Session] = {}
+        self.closing: dict[SessionId, Session] = {}
+        self.turns: dict[TurnId, Turn] = {}
+        self.cards: dict[CardId, Card] = {}
+        self.groups: dict[ModelId, Group] = {}
+        self.entries: dict[EntryId, Entry] = {}
+        self.lru: list[dict[EntryId, Entry]] = [{}, {}, {}]
+        self.pool_bytes = 0
+        self.pool_dropping = 0
+        self.pending_stores: dict[tuple[CardId, SlotId], Slot] = {}
+        self.pool_level = 0
+        self.deadlines: list[tuple[int, int, str, str]] = []
+        self.armed_ns = 0
+        self.next_entry = 1
+        self.next_serial = 1
+        self.journal_stalled = False
+        self.shutting_down = False
+        self.counters: dict[str, int] = {}
+        # Per step, empty between steps.
+        self.actions: list[Action] = []
+        self.touched: dict[CardId, Card] = {}
+        self.stirred: dict[ModelId, Group] = {}
+        self.loose: list[Slot] = []
+
+    def emit(self, action: Action) -> None:
+        """Append one action of this step."""
+        self.actions.append(action)
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to a counter that metrics read; counters never decide."""
+        self.counters[name] = self.counters.get(name, 0) + by
+
+    def stir(self, group: Group) -> None:
+        """Note that admission or release of this group may find something to do in this step."""
+        self.stirred[group.model] = group
+
+    def serial(self) -> int:
+        """Return the next number of the arrival order."""
+        self.next_serial += 1
+        return self.next_serial - 1
+
+    def tenant(self, tenant: TenantId) -> Tenant:
+        """Return the tenant's record, made with its configured limits on first sight."""
+        found = self.tenants.get(tenant)
+        if found is None:
+            found = Tenant(tenant, self.tenant_policy(tenant), self.now_ns)
+            self.tenants[tenant] = found
+        return found
+
+    def tenant_policy(self, tenant: TenantId) -> TenantPolicy:
+        """Return the configured limits of a tenant, or the default ones. Cost: O(tenants)."""
+        for policy in self.policy.tenants:
+            if policy.tenant == tenant:
+                return policy
+        return self.policy.default_tenant
+
+    def push_deadline(self, at_ns: int, kind: str, subject: str) -> None:
+        """Note that `kind` must be looked at for `subject` at `at_ns`; stale ones do no harm."""
+        assert at_ns >= self.now_ns, (kind, subject)
+        heapq.heappush(self.deadlines, (at_ns, self.serial(), kind, subject))
+
+    def fire_deadlines(self, act: Callable[[str, str], None]) -> None:
+        """Hand every deadline that is due to `act`, in time order, a bounded number a step."""
+        for _ in range(EXPIRE_SCAN_MAX):
+            if not self.deadlines or self.deadlines[0][0] > self.now_ns:
+                return
+            _, _, kind, subject = heapq.heappop(self.deadlines)
+            act(kind, subject)
+
+    def arm_timer(self) -> None:
+        """Ask for a timer when the earliest deadline is sooner than the armed one (INV-09)."""
+        live = len(self.sessions) + len(self.turns)
+        if len(self.deadlines) > HEAP_SLACK + 4 * live:
+            self._sweep_deadlines()
+        if not self.deadlines:
+            return
+        due_ns = max(self.deadlines[0][0], self.now_ns)
+        if self.armed_ns == 0 or due_ns < self.armed_ns:
+            self.armed_ns = due_ns
+            self.emit(SetTimer(due_ns))
+
+    def _sweep_deadlines(self) -> None:
+        """Drop deadlines of turns and sessions that are gone, and doubles.
+
+        Cost: O(heap), amortised O(1).
+        """
+        kept = []
+        seen: dict[tuple[str, str], bool] = {}
+        for item in sorted(self.deadlines):
+            _, _, kind, subject = item
+            alive = kind == "admit" or subject in self.turns or subject in self.sessions
+            if alive and (kind, subject) not in seen:
+                seen[(kind, subject)] = True
+                kept.append(item)
+        self.deadlines = kept

@@ -1,0 +1,383 @@
+"""The records that core keeps, and the states they may be in. Plain data; other modules decide.
+
+A turn is in exactly one state (INV-03):
+
+    arrive ─► QUEUED ─► READY ─► PLACED ─► LOADING ─► RUNNING ─► (ended)
+                ▲         ▲        │ drops    │ load     │
+      BEHIND ───┴─────────┘        └──────────┴──────────┴─► READY again when its card is lost
+      (another turn of its branch is first, or its KV is being stored)
+
+A slot is in exactly one state (INV-04):
+
+    FREE ─► CLAIMED ─► LOADING ─► RUNNING ─► HELD ─► STORING ─► HELD ─► DROPPING ─► FREE
+                └───────────────────▲          └──► RUNNING (next turn of its branch)
+
+CLAIMED: a placed turn waits there until room is free on the card. BROKEN: a drop failed for good.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from bedplate.core.ids import (
+    BranchId,
+    CardId,
+    EntryId,
+    ModelId,
+    SessionId,
+    SlotId,
+    TenantId,
+    TurnId,
+)
+from bedplate.core.limits import TenantPolicy
+
+# Turn states.
+BEHIND, QUEUED, READY, PLACED, LOADING, RUNNING = (
+    "behind",
+    "queued",
+    "ready",
+    "placed",
+    "loading",
+    "running",
+)
+WAITING = (BEHIND, QUEUED, READY)
+"""States in which a turn waits in a bounded queue and its wait deadline counts."""
+
+# Slot states. LOADING and RUNNING are shared with turns on purpose: they coincide.
+FREE, CLAIMED, HELD, STORING, DROPPING, BROKEN = (
+    "free",
+    "claimed",
+    "held",
+    "storing",
+    "dropping",
+    "broken",
+)
+
+# Pool entry states.
+STORED = "stored"
+
+
+class Tenant:
+    """Counters and buckets of one tenant. Levels are tokens × one minute in nanoseconds."""
+
+    __slots__ = (
+        "id",
+        "inflight",
+        "policy",
+        "pool_bytes",
+        "pool_dropping",
+        "refilled_ns",
+        "request_level",
+        "running",
+        "token_level",
+        "waiting",
+    )
+
+    def __init__(self, tenant: TenantId, policy: TenantPolicy, now_ns: int) -> None:
+        self.id = tenant
+        self.policy = policy
+        self.inflight = 0
+        self.running = 0
+        self.waiting = [0, 0, 0]
+        self.pool_bytes = 0
+        self.pool_dropping = 0
+        self.refilled_ns = now_ns
+        self.request_level = 0
+        self.token_level = 0
+
+
+class Session:
+    """One agent run. `closing` names why it ends, empty while it lives."""
+
+    __slots__ = (
+        "admitted",
+        "branches",
+        "closing",
+        "created_ns",
+        "expires_ns",
+        "group",
+        "id",
+        "lane",
+        "lease_ns",
+        "open_turns",
+        "tenant",
+    )
+
+    def __init__(self, session: SessionId, tenant: Tenant, group: Group, now_ns: int) -> None:
+        self.id = session
+        self.tenant = tenant
+        self.group = group
+        self.created_ns = now_ns
+        self.branches: dict[BranchId, Branch] = {}
+        self.lane = 0
+        self.admitted = False
+        self.open_turns = 0
+        self.lease_ns = 0
+        self.expires_ns = 0
+        self.closing = ""
+
+
+class Branch:
+    """One line of a session's tree and where its KV is: on a card, in the pool, or nowhere.
+
+    `source` is the parent's pool entry that a fresh fork will load, pinned until then.
+    `reserved_tokens` is its part of the session's admission.
+    """
+
+    __slots__ = (
+        "area_card",
+        "area_mark_ns",
+        "area_pool",
+        "ended_ns",
+        "entry",
+        "group",
+        "id",
+        "reserved_tokens",
+        "session",
+        "slot",
+        "source",
+        "turns",
+    )
+
+    def __init__(self, branch: BranchId, session: Session, group: Group, now_ns: int) -> None:
+        self.id = branch
+        self.session = session
+        self.group = group
+        self.turns: list[Turn] = []
+        self.slot: Slot | None = None
+        self.entry: Entry | None = None
+        self.source: Entry | None = None
+        self.reserved_tokens = 0
+        self.ended_ns = 0
+        self.area_mark_ns = now_ns
+        self.area_card = 0
+        self.area_pool = 0
+
+
+class Turn:
+    """One model call on its way. `end_reason` is set when it will end at the engine's next word."""
+
+    __slots__ = (
+        "arrived_ns",
+        "attempt",
+        "bound_to",
+        "branch",
+        "claim_blocks",
+        "dispatched_ns",
+        "end_detail",
+        "end_reason",
+        "exact",
+        "expected_tokens",
+        "id",
+        "lane",
+        "limit_tokens",
+        "load",
+        "loaded",
+        "need_blocks",
+        "out_tokens",
+        "passed_over",
+        "prompt_tokens",
+        "queue_ns",
+        "reserved_tokens",
+        "resumable",
+        "reuse_tokens",
+        "serial",
+        "since_ns",
+        "slot",
+        "slot_ns",
+        "state",
+        "tool_ns",
+        "why",
+    )
+
+    def __init__(self, turn: TurnId, branch: Branch, lane: int, now_ns: int) -> None:
+        self.id = turn
+        self.branch = branch
+        self.lane = lane
+        self.arrived_ns = now_ns
+        self.since_ns = now_ns
+        self.state = BEHIND
+        self.serial = 0
+        self.attempt = 0
+        self.prompt_tokens = 0
+        self.reuse_tokens = 0
+        self.limit_tokens = 0
+        self.reserved_tokens = 0
+        self.need_blocks = 0
+        self.claim_blocks = 0
+        self.resumable = False
+        self.exact = True
+        self.slot: Slot | None = None
+        self.bound_to: Card | None = None
+        self.load: Entry | None = None
+        self.loaded = False
+        self.expected_tokens = 0
+        self.out_tokens = 0
+        self.passed_over = 0
+        self.queue_ns = 0
+        self.slot_ns = 0
+        self.tool_ns = 0
+        self.dispatched_ns = 0
+        self.end_reason = ""
+        self.end_detail = ""
+        self.why = ""
+
+
+class Slot:
+    """Room for one running sequence on a card, and the KV it keeps between turns.
+
+    `blocks` is what the slot occupies by core's books: the reservation of its turn while one runs,
+    else the KV it holds. `dirty`: the pool has no copy of what it holds.
+    """
+
+    __slots__ = (
+        "blocks",
+        "branch",
+        "card",
+        "dirty",
+        "drop_tries",
+        "entry",
+        "id",
+        "state",
+        "tokens",
+        "turn",
+        "used_ns",
+    )
+
+    def __init__(self, slot: SlotId, card: Card) -> None:
+        self.id = slot
+        self.card = card
+        self.state = FREE
+        self.blocks = 0
+        self.tokens = 0
+        self.branch: Branch | None = None
+        self.turn: Turn | None = None
+        self.entry: Entry | None = None
+        self.dirty = False
+        self.drop_tries = 0
+        self.used_ns = 0
+
+
+class Card:
+    """One accelerator.
+
+    Blocks: `used` = Σ slot.blocks; `dropping` of these will be free on acknowledgement; `claimed` is promised to placed turns: used
+    − dropping + claimed ≤ total (INV-01).
+    """
+
+    __slots__ = (
+        "bound",
+        "bytes_per_token",
+        "can_cut",
+        "claimed_blocks",
+        "context_tokens",
+        "draining",
+        "dropping_blocks",
+        "group",
+        "id",
+        "index",
+        "kv",
+        "level",
+        "partition",
+        "placed",
+        "report",
+        "running",
+        "running_max",
+        "slots",
+        "total_blocks",
+        "up",
+        "used_blocks",
+    )
+
+    def __init__(self, card: CardId, index: int, group: Group) -> None:
+        self.id = card
+        self.index = index
+        self.group = group
+        self.partition = ""
+        self.kv = "none"
+        self.can_cut = False
+        self.up = False
+        self.draining = False
+        self.running = 0
+        self.running_max = 0
+        self.total_blocks = 0
+        self.used_blocks = 0
+        self.dropping_blocks = 0
+        self.claimed_blocks = 0
+        self.context_tokens = 0
+        self.bytes_per_token = 0
+        self.slots: list[Slot] = []
+        self.bound: dict[TurnId, Turn] = {}
+        self.placed: dict[TurnId, Turn] = {}
+        self.level = 0
+        self.report = (0, 0, 0, 0, 0)
+
+
+class Group:
+    """Cards that serve one model, and the turns that wait for any of them.
+
+    `open_heap` orders cards that can start a turn by (running, used blocks, index); entries go
+    stale when a card changes and are skipped. `queues[lane][tenant]` are the ready turns,
+    `admit_queues` those whose session is not admitted; tenants rotate. `idle[lane]` are admitted
+    sessions without a turn, in the order in which their leases run out.
+    """
+
+    __slots__ = (
+        "admit_queues",
+        "admitted_tokens",
+        "block_tokens",
+        "bound_cards",
+        "bytes_per_token",
+        "capacity_tokens",
+        "cards",
+        "context_tokens",
+        "idle",
+        "model",
+        "open_cards",
+        "open_heap",
+        "queues",
+    )
+
+    def __init__(self, model: ModelId, block_tokens: int) -> None:
+        self.model = model
+        self.block_tokens = block_tokens
+        self.cards: list[Card] = []
+        self.open_cards = 0
+        self.open_heap: list[tuple[int, int, int]] = []
+        self.bound_cards: dict[CardId, Card] = {}
+        self.capacity_tokens = 0
+        self.context_tokens = 0
+        self.bytes_per_token = 0
+        self.admitted_tokens = 0
+        self.queues: list[dict[TenantId, deque[Turn]]] = [{}, {}, {}]
+        self.admit_queues: list[dict[TenantId, deque[Turn]]] = [{}, {}, {}]
+        self.idle: list[dict[SessionId, Session]] = [{}, {}, {}]
+
+
+class Entry:
+    """One KV copy in the pool. `refs` counts forks and loads that still need it."""
+
+    __slots__ = (
+        "branch",
+        "drop_tries",
+        "group",
+        "id",
+        "lane",
+        "refs",
+        "size_bytes",
+        "state",
+        "tenant",
+        "tokens",
+    )
+
+    def __init__(self, entry: EntryId, branch: Branch, tokens: int, size_bytes: int) -> None:
+        self.id = entry
+        self.branch: Branch | None = branch
+        self.tenant = branch.session.tenant
+        self.group = branch.group
+        self.lane = branch.session.lane
+        self.tokens = tokens
+        self.size_bytes = size_bytes
+        self.refs = 0
+        self.drop_tries = 0
+        self.state = STORING

@@ -1,0 +1,217 @@
+"""Events of turns: arrived, started, progress, ended, failed, cancelled, deadlines."""
+
+from __future__ import annotations
+
+from bedplate.core import admission, sessions, settle, tenant
+from bedplate.core.actions import FailTurn, Refuse
+from bedplate.core.dispatch import leave_slot, run_deadline_ns, scrap_slot
+from bedplate.core.events import (
+    DispatchFailed,
+    TokensEmitted,
+    TurnArrived,
+    TurnCancelled,
+    TurnEnded,
+    TurnStarted,
+)
+from bedplate.core.ids import TurnId
+from bedplate.core.limits import BRANCH_QUEUE_MAX
+from bedplate.core.retention import hold
+from bedplate.core.state import State
+from bedplate.core.states import RUNNING, WAITING, Group, Tenant, Turn
+from bedplate.core.units import SECOND_NS, blocks_for
+
+GOOD_ENDS = ("stop", "length", "tool_calls")
+"""Statuses after which the slot's KV is the branch's context."""
+
+
+def arrived(state: State, event: TurnArrived) -> None:
+    """Refuse a call at the door, or take it in and let it wait for its place."""
+    assert event.turn not in state.turns, event.turn
+    assert event.prompt_tokens >= 1
+    assert 0 <= event.reuse_tokens <= event.prompt_tokens
+    payer = state.tenant(event.tenant)
+    group = state.groups.get(event.model)
+    refusal = _refusal(state, event, payer, group)
+    if refusal is not None:
+        reason, detail, retry_ns = refusal
+        state.count("refused")
+        state.emit(Refuse(event.turn, reason, detail, retry_ns))
+        return
+    assert group is not None
+    branch = sessions.branch_for(state, event, payer, group)
+    session = branch.session
+    turn = Turn(event.turn, branch, event.lane, state.now_ns)
+    turn.serial = state.serial()
+    turn.prompt_tokens = event.prompt_tokens
+    turn.reuse_tokens = event.reuse_tokens
+    turn.limit_tokens = _limit(state, event, group)
+    turn.resumable = event.resumable
+    turn.exact = event.exact
+    turn.tool_ns = state.now_ns - branch.ended_ns if branch.ended_ns else 0
+    length = turn.prompt_tokens + turn.limit_tokens
+    turn.need_blocks = blocks_for(length, state.policy.block_tokens)
+    state.turns[turn.id] = turn
+    state.count("accepted")
+    tenant.take(payer, turn)
+    payer.waiting[turn.lane] += 1
+    admission.wake(session)
+    session.lane = event.lane
+    session.open_turns += 1
+    branch.turns.append(turn)
+    turn.why = "behind"
+    state.push_deadline(turn.since_ns + state.policy.lanes[turn.lane].wait_max_ns, "wait", turn.id)
+    if branch.turns[0] is turn:
+        settle.next_turn(state, branch)
+
+
+def _limit(state: State, event: TurnArrived, group: Group) -> int:
+    wanted = event.limit_tokens or state.policy.lanes[event.lane].output_tokens
+    room = _context_max(state.tenant(event.tenant), group) - event.prompt_tokens
+    return min(wanted, room)
+
+
+def _context_max(payer: Tenant, group: Group) -> int:
+    cap = payer.policy.session_tokens_max
+    return min(cap, group.context_tokens) if cap else group.context_tokens
+
+
+def _refusal(
+    state: State, event: TurnArrived, payer: Tenant, group: Group | None
+) -> tuple[str, str, int] | None:
+    """Return (code, detail, retry after) of the first thing that forbids the call, or None."""
+    if state.shutting_down:
+        return ("draining", "the service is shutting down", 5 * SECOND_NS)
+    if state.journal_stalled:
+        return ("journal_error", "the journal cannot be written", 5 * SECOND_NS)
+    if group is None or not any(card.up for card in group.cards):
+        return ("no_engine", f"no card that serves {event.model} is up", 5 * SECOND_NS)
+    longest = _context_max(payer, group)
+    if event.prompt_tokens + 1 > longest:
+        detail = f"the prompt has {event.prompt_tokens} tokens, one session may hold {longest}"
+        return ("context_length_exceeded", detail, 0)
+    session = state.sessions.get(event.session)
+    if session is None:
+        if len(state.sessions) >= state.policy.sessions_max:
+            return ("capacity", f"{state.policy.sessions_max} sessions are open", 30 * SECOND_NS)
+    elif session.tenant is not payer or session.closing:
+        return ("session_not_found", f"no session {event.session}", 0)
+    else:
+        branch = session.branches.get(event.branch)
+        if branch is not None and branch.group is not group:
+            return ("invalid_request_error", "a branch stays with its model", 0)
+        if branch is not None and len(branch.turns) >= BRANCH_QUEUE_MAX:
+            return ("lane_full", f"{BRANCH_QUEUE_MAX} turns wait on this branch", SECOND_NS)
+    lane = state.policy.lanes[event.lane]
+    if payer.waiting[event.lane] >= lane.queue_max:
+        return ("lane_full", f"{lane.queue_max} turns of this tenant wait", lane.wait_max_ns // 4)
+    over = tenant.refusal(payer, state.now_ns)
+    if over is not None:
+        return ("quota_exceeded", f"the limit of {over[0]} is reached", over[1])
+    return None
+
+
+def started(state: State, event: TurnStarted) -> None:
+    """Compare what the engine found in its cache with core's books; the engine is right."""
+    turn = _running(state, event.turn, event.attempt)
+    if turn is None:
+        return
+    if turn.loaded:
+        good = event.cached_tokens >= turn.expected_tokens
+        state.count("loads_verified" if good else "loads_refuted")
+    elif event.cached_tokens < turn.expected_tokens:
+        state.count("cache_refuted")
+    turn.why = "decoding"
+
+
+def emitted(state: State, event: TokensEmitted) -> None:
+    """Note how far a running turn got."""
+    turn = _running(state, event.turn, event.attempt)
+    if turn is not None:
+        turn.out_tokens = max(turn.out_tokens, event.out_tokens)
+
+
+def ended(state: State, event: TurnEnded) -> None:
+    """Take the engine's word for what was computed; keep or drop what it left on the card."""
+    turn = _running(state, event.turn, event.attempt)
+    if turn is None:
+        return
+    slot = leave_slot(state, turn)
+    card = slot.card
+    blocks = blocks_for(event.kv_tokens, state.policy.block_tokens)
+    good = event.status in GOOD_ENDS and not turn.end_reason
+    keep = good and event.kv_tokens > 0 and card.kv != "none" and not turn.branch.session.closing
+    if keep and blocks <= slot.blocks:
+        slot.tokens = event.kv_tokens
+        slot.dirty = True
+        hold(state, slot, blocks)
+        state.loose.append(slot)
+    else:
+        scrap_slot(state, slot)
+    turn.prompt_tokens = event.prompt_tokens
+    turn.out_tokens = event.out_tokens
+    turn.exact = event.exact
+    state.count("prompt_tokens", event.prompt_tokens)
+    state.count("cached_tokens", event.cached_tokens)
+    state.count("out_tokens", event.out_tokens)
+    status = event.status
+    if turn.end_reason and turn.end_reason != "client_cancelled":
+        status = "error"
+        state.emit(FailTurn(turn.id, turn.end_reason, turn.end_detail))
+    elif turn.end_reason:
+        status = "cancelled"
+    settle.end_turn(state, turn, status, cached_tokens=event.cached_tokens, card=card.id)
+
+
+def failed(state: State, event: DispatchFailed) -> None:
+    """Run a turn elsewhere when nothing of it would be sent twice, else end it with the error."""
+    turn = _running(state, event.turn, event.attempt)
+    if turn is None:
+        return
+    turn.out_tokens = max(turn.out_tokens, event.out_tokens)
+    slot = leave_slot(state, turn)
+    scrap_slot(state, slot)
+    if event.retryable:
+        settle.retry(state, turn, event.code, f"card {slot.card.id} failed", card=slot.card.id)
+    else:
+        settle.lose(state, turn, event.code, f"card {slot.card.id} failed", card=slot.card.id)
+
+
+def cancelled(state: State, event: TurnCancelled) -> None:
+    """Take back a turn wherever it is; a running one ends at its engine's next word."""
+    turn = state.turns.get(event.turn)
+    if turn is not None:
+        reason = {"deadline": "engine_timeout", "shutdown": "draining"}.get(
+            event.reason, "client_cancelled"
+        )
+        settle.stop(state, turn, reason, f"cancelled: {event.reason}")
+
+
+def deadline(state: State, kind: str, subject: str) -> None:
+    """Look at a turn whose wait or run may have lasted too long."""
+    turn = state.turns.get(TurnId(subject))
+    if turn is None:
+        return
+    if kind == "wait" and turn.state in WAITING:
+        lane = state.policy.lanes[turn.lane]
+        due_ns = turn.since_ns + lane.wait_max_ns
+        if due_ns > state.now_ns:
+            state.push_deadline(due_ns, kind, subject)
+        else:
+            detail = f"waited {lane.wait_max_ns // SECOND_NS} s ({turn.why})"
+            settle.refuse_waiting(state, turn, "lane_full", detail)
+    elif kind == "run" and turn.state == RUNNING:
+        due_ns = run_deadline_ns(state, turn)
+        if due_ns > state.now_ns:
+            state.push_deadline(due_ns, kind, subject)
+        else:
+            settle.stop(state, turn, "engine_timeout", "the engine did not end the turn in time")
+
+
+def _running(state: State, turn_id: TurnId, attempt: int) -> Turn | None:
+    """Return the turn if this word is about its running attempt; older ones are stale."""
+    turn = state.turns.get(turn_id)
+    if turn is None or turn.state != RUNNING or turn.attempt != attempt:
+        state.count("stale_events")
+        return None
+    assert turn.slot is not None
+    return turn

@@ -1,0 +1,202 @@
+"""Read-only pictures of the core for people, metrics and the API. Nothing here changes state."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bedplate.core.base import Base
+from bedplate.core.ids import SessionId, TurnId
+from bedplate.core.limits import LANE_NAMES
+from bedplate.core.states import RUNNING, WAITING, Branch, Card, Session
+
+WHY_TEXT = {
+    "behind": "another turn of the same branch runs first",
+    "store_in_flight": "the KV of the branch is being written to the pool",
+    "admission": "the session is not admitted: all KV room is reserved by other sessions",
+    "ready": "it is ready and waits for a card that can start a turn",
+    "no_room": "no card has enough free KV blocks beside its running turns",
+    "home_busy": "its KV is only on one card, and that card is busy",
+    "tenant_running_max": "the tenant runs as many turns as its limit allows",
+    "room": "a place was found; idle KV is being dropped to make room",
+    "loading": "its KV is being loaded from the pool",
+    "": "it was handed to its card and computes the prompt",
+    "decoding": "it is producing tokens",
+}
+"""What each reason means, in words for an operator."""
+
+
+class CardView(NamedTuple):
+    """One card. KV in tokens; `report_*` are the engine's own counters since it came up."""
+
+    card: str
+    model: str
+    partition: str
+    kv: str
+    up: bool
+    draining: bool
+    running: int
+    running_max: int
+    slots: int
+    slots_held: int
+    kv_used_tokens: int
+    kv_running_tokens: int
+    kv_total_tokens: int
+    level: int
+    prompt_tokens_total: int
+    cached_tokens_total: int
+    out_tokens_total: int
+
+
+class BranchView(NamedTuple):
+    """One branch: where its KV is, and what its first turn waits for."""
+
+    branch: int
+    turns: int
+    state: str
+    why: str
+    card: str
+    card_tokens: int
+    dirty: bool
+    pool_tokens: int
+
+
+class SessionView(NamedTuple):
+    """One session."""
+
+    session: str
+    tenant: str
+    lane: str
+    model: str
+    admitted: bool
+    open_turns: int
+    created_ns: int
+    lease_ns: int
+    expires_ns: int
+    branches: tuple[BranchView, ...]
+
+
+class LaneView(NamedTuple):
+    """One lane: turns waiting and on cards, over all tenants."""
+
+    lane: str
+    waiting: int
+    running: int
+    sessions: int
+
+
+class PoolView(NamedTuple):
+    """The pool, in bytes.
+
+    `entries` counts stored copies, those being written or deleted included.
+    """
+
+    used_bytes: int
+    total_bytes: int
+    entries: int
+    level: int
+
+
+def cards(base: Base) -> list[CardView]:
+    """Return every card in the order in which they first came up. Cost: O(slots)."""
+    return [_card(base, card) for card in base.state.cards.values()]
+
+
+def _card(base: Base, card: Card) -> CardView:
+    block = base.state.policy.block_tokens
+    busy = sum(slot.blocks for slot in card.slots if slot.turn is not None)
+    held = sum(1 for slot in card.slots if slot.branch is not None)
+    _, _, prompt, cached, out = card.report
+    return CardView(
+        card=card.id,
+        model=card.group.model,
+        partition=card.partition,
+        kv=card.kv,
+        up=card.up,
+        draining=card.draining,
+        running=card.running,
+        running_max=card.running_max,
+        slots=len(card.slots),
+        slots_held=held,
+        kv_used_tokens=card.used_blocks * block,
+        kv_running_tokens=busy * block,
+        kv_total_tokens=card.total_blocks * block,
+        level=card.level,
+        prompt_tokens_total=prompt,
+        cached_tokens_total=cached,
+        out_tokens_total=out,
+    )
+
+
+def sessions(base: Base) -> list[SessionView]:
+    """Return every open session, oldest first. Cost: O(sessions)."""
+    return [_session(session) for session in base.state.sessions.values()]
+
+
+def session(base: Base, session_id: SessionId) -> SessionView | None:
+    """Return one session, or None if it is not open."""
+    found = base.state.sessions.get(session_id)
+    return _session(found) if found is not None else None
+
+
+def _session(found: Session) -> SessionView:
+    return SessionView(
+        session=found.id,
+        tenant=found.tenant.id,
+        lane=LANE_NAMES[found.lane],
+        model=found.group.model,
+        admitted=found.admitted,
+        open_turns=found.open_turns,
+        created_ns=found.created_ns,
+        lease_ns=found.lease_ns,
+        expires_ns=found.expires_ns,
+        branches=tuple(_branch(branch) for branch in found.branches.values()),
+    )
+
+
+def _branch(branch: Branch) -> BranchView:
+    turn = branch.turns[0] if branch.turns else None
+    slot = branch.slot
+    return BranchView(
+        branch=branch.id,
+        turns=len(branch.turns),
+        state=turn.state if turn is not None else "idle",
+        why=WHY_TEXT[turn.why] if turn is not None else "",
+        card=slot.card.id if slot is not None else "",
+        card_tokens=slot.tokens if slot is not None else 0,
+        dirty=slot.dirty if slot is not None else False,
+        pool_tokens=branch.entry.tokens if branch.entry is not None else 0,
+    )
+
+
+def lanes(base: Base) -> list[LaneView]:
+    """Return the three lanes by rank. Cost: O(turns + sessions)."""
+    waiting, running, opened = [0, 0, 0], [0, 0, 0], [0, 0, 0]
+    for turn in base.state.turns.values():
+        if turn.state in WAITING:
+            waiting[turn.lane] += 1
+        elif turn.state == RUNNING:
+            running[turn.lane] += 1
+    for found in base.state.sessions.values():
+        opened[found.lane] += 1
+    return [LaneView(n, waiting[i], running[i], opened[i]) for i, n in enumerate(LANE_NAMES)]
+
+
+def pool(base: Base) -> PoolView:
+    """Return the pool's books."""
+    state = base.state
+    return PoolView(
+        state.pool_bytes, state.policy.pool_bytes_max, len(state.entries), state.pool_level
+    )
+
+
+def why(base: Base, turn_id: TurnId) -> str:
+    """Say in words why a turn does not produce tokens yet."""
+    turn = base.state.turns.get(turn_id)
+    if turn is None:
+        return "no such turn is open"
+    return f"{turn.state}: {WHY_TEXT[turn.why]}"
+
+
+def counters(base: Base) -> dict[str, int]:
+    """Return core's counters by name; they only rise, and never decide."""
+    return dict(base.state.counters)

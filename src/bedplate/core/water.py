@@ -1,0 +1,38 @@
+"""Water levels: alarms when KV that cannot be given up rises, and again when it falls.
+
+A card's level counts blocks of running turns, the pool's all its bytes. A level that was reached is
+left only 50 permille below it, so that a value that swings around it gives one alarm.
+"""
+
+from __future__ import annotations
+
+from bedplate.core.actions import Alarm
+from bedplate.core.state import State
+
+HYSTERESIS_PERMILLE = 50
+
+
+def look(state: State) -> None:
+    """Emit the alarms of the cards that changed in this step, and of the pool."""
+    for card in state.touched.values():
+        busy = sum([slot.blocks for slot in card.slots if slot.turn is not None])
+        level = _level(state, busy, card.total_blocks, card.level)
+        if level != card.level:
+            card.level = level
+            state.emit(Alarm("card_kv", card.id, level))
+    level = _level(state, state.pool_bytes, state.policy.pool_bytes_max, state.pool_level)
+    if level != state.pool_level:
+        state.pool_level = level
+        state.emit(Alarm("pool", "pool", level))
+
+
+def _level(state: State, used: int, total: int, before: int) -> int:
+    if total == 0:
+        return 0
+    permille = used * 1000 // total
+    level = 0
+    for index, mark in enumerate(state.policy.water_permille):
+        held = before > index and permille >= mark - HYSTERESIS_PERMILLE
+        if permille >= mark or held:
+            level = index + 1
+    return level

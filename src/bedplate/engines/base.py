@@ -1,0 +1,323 @@
+"""The engine seam: one protocol, with capabilities declared, never guessed.
+
+An engine object lives in the gateway's process and owns one or more cards of one model. The runtime
+calls it; it tells the runtime about its cards through the `sink` given to `start`. Everything it
+raises is an `EngineError`, `PoolError` or `RequestError` of `bedplate.errors`.
+
+Life of a turn at this seam:
+
+    prepare(request, lineage)  -> Prompt        counts tokens, finds what the branch already
+    computed run(TurnRun)               -> outputs       Started, Delta..., Finished; closing the
+    iterator stops
+                                                the engine within 1 s
+    store_kv / load_kv / drop_kv                only with kv = "full"
+    forget(session)                             the session ended: drop what is remembered of it
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import orjson
+
+from bedplate.core.events import Event
+from bedplate.core.ids import (
+    BranchId,
+    CardId,
+    EntryId,
+    ModelId,
+    SessionId,
+    SlotId,
+    TenantId,
+    TurnId,
+)
+
+JsonObject = dict[str, Any]
+"""A decoded JSON object. Its content is the client's or the engine's, checked where it is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine can do. A request that needs more is refused by name before it is queued.
+
+    `kv`: full | hints | none. `params`: names of request parameters beyond the common set that the
+    engine takes as they are; `passes_unknown` means any (a vLLM endpoint judges them itself).
+    """
+
+    kv: str
+    streaming: bool = True
+    tools: bool = False
+    grammar: bool = False
+    logprobs: bool = False
+    embeddings: bool = False
+    images: bool = False
+    audio: bool = False
+    choices: bool = False
+    tokenizer: bool = False
+    priority: bool = False
+    salt: bool = False
+    can_cut: bool = False
+    resumable: bool = False
+    params: frozenset[str] = frozenset()
+    passes_unknown: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A checked chat completion request, in OpenAI's terms.
+
+    `limit_tokens` is 0 when the client named no limit. `extra` holds parameters beyond these, only
+    such that the engine's capabilities admit.
+    """
+
+    model: ModelId
+    messages: tuple[JsonObject, ...]
+    tools: tuple[JsonObject, ...] = ()
+    tool_choice: str | JsonObject = "auto"
+    parallel_tool_calls: bool = True
+    response_format: JsonObject | None = None
+    limit_tokens: int = 0
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    logprobs: bool = False
+    top_logprobs: int = 0
+    n: int = 1
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Mapping[str, float] | None = None
+    extra: JsonObject = field(default_factory=dict)
+
+
+class Lineage(NamedTuple):
+    """Where in its session's tree a turn stands; `fork_of` is -1 unless it opens a new branch."""
+
+    tenant: TenantId
+    session: SessionId
+    branch: BranchId
+    fork_of: int
+    lane: int
+
+
+@dataclass(slots=True)
+class Prompt:
+    """A request as its engine will see it.
+
+    `tokens` and `reuse_tokens` go into TurnArrived: the whole prompt, and how many of its leading
+    tokens equal what the branch (or the parent of a fork) has computed. `payload` is the adapter's
+    own.
+    """
+
+    tokens: int
+    reuse_tokens: int
+    exact: bool
+    resumable: bool
+    payload: object
+
+
+@dataclass(slots=True)
+class TurnRun:
+    """One dispatch of one turn.
+
+    `delivered` is the text that earlier attempts already gave to the client (empty at first); with
+    `resume_tokens` > 0 the adapter continues after it and yields only what is new.
+    """
+
+    turn: TurnId
+    attempt: int
+    lineage: Lineage
+    request: ChatRequest
+    prompt: Prompt
+    card: CardId
+    slot: SlotId
+    limit_tokens: int
+    expect_cached_tokens: int
+    loaded: bool
+    resume_tokens: int
+    deadline_s: float
+    delivered: str = ""
+
+
+class Started(NamedTuple):
+    """Prefill is done.
+
+    `cached_tokens` are the prompt tokens that were not computed again, as the engine measured.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+
+
+@dataclass(slots=True)
+class Delta:
+    """A piece of the answer of choice `index`, as it should reach the client.
+
+    `content` is text (may be empty); `tool_calls` are OpenAI stream deltas (index, id and name in
+    the first, argument pieces after); `logprobs` is OpenAI's `logprobs` object of this piece;
+    `extra` are further fields of the delta that the engine sent (reasoning_content, refusal, ...).
+    `tokens` counts output tokens in this piece.
+    """
+
+    content: str = ""
+    tool_calls: tuple[JsonObject, ...] = ()
+    logprobs: JsonObject | None = None
+    tokens: int = 0
+    index: int = 0
+    extra: JsonObject | None = None
+
+
+@dataclass(slots=True)
+class Finished:
+    """The end of a run.
+
+    `finish_reason` is OpenAI's (stop, length, tool_calls, content_filter) for choice 0, `others`
+    for further choices. `message` is the whole assistant message as the client would send it back,
+    the form that recognition and transcripts hash. `kv_tokens`: tokens the slot now holds for the
+    branch.
+    """
+
+    finish_reason: str
+    prompt_tokens: int
+    cached_tokens: int
+    out_tokens: int
+    kv_tokens: int
+    exact: bool
+    message: JsonObject
+    others: tuple[str, ...] = ()
+
+
+Output = Started | Delta | Finished
+
+
+class StoredKv(NamedTuple):
+    """Result of store_kv."""
+
+    tokens: int
+    size_bytes: int
+
+
+class Embeddings(NamedTuple):
+    """Result of embed: one vector per input, and the tokens they took."""
+
+    vectors: tuple[tuple[float, ...], ...]
+    prompt_tokens: int
+
+
+class Engine(Protocol):
+    """One model on one or more cards."""
+
+    @property
+    def name(self) -> str:
+        """Name from the configuration."""
+        ...
+
+    @property
+    def model(self) -> ModelId:
+        """Served model name, as clients write it."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Valid after `start`."""
+        ...
+
+    async def start(self, sink: Callable[[Event], None]) -> None:
+        """Start or reach every card, in parallel.
+
+        Report CardUp through `sink` for each as it is ready.
+
+        Later CardDown, CardUp (after a restart) and CardReport follow through the same sink.
+        """
+        ...
+
+    async def stop(self) -> None:
+        """Stop what `start` started. Cards that outlive a killed gateway end here too."""
+        ...
+
+    async def prepare(self, request: ChatRequest, lineage: Lineage) -> Prompt:
+        """Render and count the prompt; raise InvalidRequest for what this engine cannot do."""
+        ...
+
+    def run(self, turn: TurnRun) -> AsyncIterator[Sequence[Output]]:
+        """Run the turn; yield everything at hand at once, never an empty sequence.
+
+        Exactly one Started comes before the first Delta and exactly one Finished ends a good run.
+        Closing the iterator stops the engine within 1 s. Raises EngineLost, EngineTimeout,
+        EngineProtocolError, or RequestError where the engine refuses the request.
+        """
+        ...
+
+    async def store_kv(
+        self, card: CardId, slot: SlotId, lineage: Lineage, entry: EntryId
+    ) -> StoredKv:
+        """Copy the idle slot to the pool under `entry`; durable in the pool's sense on return."""
+        ...
+
+    async def load_kv(self, card: CardId, slot: SlotId, lineage: Lineage, entry: EntryId) -> int:
+        """Fill the empty slot from the pool; fingerprint and checksum verified. Returns tokens."""
+        ...
+
+    async def drop_kv(self, card: CardId, slot: SlotId) -> None:
+        """Empty the slot."""
+        ...
+
+    async def forget(self, session: SessionId) -> None:
+        """Drop what the adapter remembers of an ended session."""
+        ...
+
+    async def embed(self, inputs: Sequence[str]) -> Embeddings:
+        """Embed texts; raises InvalidRequest where capabilities.embeddings is False."""
+        ...
+
+
+def canonical(value: object) -> bytes:
+    """Return the canonical JSON of a decoded value: sorted keys, no white space, UTF-8."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def message_hash(message: JsonObject) -> bytes:
+    """Return 32 bytes that are equal for messages that mean the same to a model.
+
+    Role, content (a list of text parts equals their joined text), tool calls (id, name, arguments
+    as parsed JSON where they parse), tool_call_id and name count; `null`, empty lists and unknown
+    null-valued fields do not, since SDKs add or leave them out when they send an answer back.
+    """
+    return hashlib.sha256(canonical(_meaning(message))).digest()
+
+
+def _meaning(message: JsonObject) -> JsonObject:
+    kept: JsonObject = {}
+    for key, value in message.items():
+        if value is None or value == [] or value == "":
+            continue
+        if key == "content":
+            kept[key] = _content(value)
+        elif key == "tool_calls":
+            kept[key] = [_tool_call(call) for call in value]
+        elif key not in ("refusal", "annotations", "audio", "reasoning_content"):
+            kept[key] = value
+    return kept
+
+
+def _content(value: Any) -> Any:
+    if isinstance(value, list) and all(
+        isinstance(part, dict) and part.get("type") == "text" for part in value
+    ):
+        return "".join(str(part.get("text", "")) for part in value)
+    return value
+
+
+def _tool_call(call: Any) -> Any:
+    if not isinstance(call, dict) or not isinstance(call.get("function"), dict):
+        return call
+    function = call["function"]
+    arguments = function.get("arguments")
+    try:
+        parsed = orjson.loads(arguments) if isinstance(arguments, str) else arguments
+    except orjson.JSONDecodeError:
+        parsed = arguments
+    return {"id": call.get("id"), "name": function.get("name"), "arguments": parsed}
