@@ -19,7 +19,7 @@ from bedplate.core.events import Event
 EVENT_TYPES: dict[str, type[Any]] = {cls.__name__: cls for cls in typing.get_args(_events.Event)}
 """Event classes by the name that the journal stores as `kind`."""
 
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, check_circular=False).encode
 
 
 def body_of(value: Any) -> dict[str, Any]:

@@ -30,7 +30,6 @@ class TurnArrived(NamedTuple):
     turn of a new branch which shares its first `reuse_tokens` tokens with that parent branch.
     `reuse_tokens` counts the leading prompt tokens that equal what the branch (or the parent)
     already computed. `limit_tokens` is the client's output limit, 0 for the lane's default.
-    `kv_salt` is empty, or a word that keeps the KV of this session apart.
     """
 
     turn: TurnId

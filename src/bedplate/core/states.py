@@ -261,8 +261,8 @@ class Slot:
 class Card:
     """One accelerator.
 
-    Blocks: `used` = Σ slot.blocks; `dropping` of these will be free on acknowledgement; `claimed` is promised to placed turns: used
-    − dropping + claimed ≤ total (INV-01).
+    Blocks: `used` = Σ slot.blocks; `dropping` of these will be free on acknowledgement; `claimed`
+    is promised to placed turns: used − dropping + claimed ≤ total (INV-01).
     """
 
     __slots__ = (
