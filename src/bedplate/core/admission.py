@@ -96,17 +96,18 @@ def _make_room(state: State, group: Group, turn: Turn) -> bool:
     if group.admitted_tokens - freed + need > room and group.admitted_tokens > freed:
         return False
     for idle in chosen:
-        withdraw(idle)
+        withdraw(state, idle)
         state.count("withdrawn")
     return True
 
 
-def withdraw(session: Session) -> None:
+def withdraw(state: State, session: Session) -> None:
     """Take a session's admission back; it holds no reservation until it is admitted again."""
     if not session.admitted:
         return
     for branch in session.branches.values():
         reserve(branch, 0)
+        state.stir(branch.group)
     session.admitted = False
     session.group.idle[session.lane].pop(session.id, None)
 

@@ -61,7 +61,8 @@ def empty_slot(state: State, slot: Slot) -> None:
         slot.branch.slot = None
     slot.branch = None
     slot.entry = None
-    slot.tokens = 0
+    slot.tokens = slot.shared_tokens = 0
+    slot.loaded = False
     slot.dirty = False
     slot.drop_tries = 0
     slot.state = FREE
@@ -106,8 +107,8 @@ def any_open(group: Group) -> bool:
     return False
 
 
-def open_by_load(group: Group, *, min_blocks: int, tries: int) -> list[Card]:
-    """Return up to `tries` cards of at least `min_blocks` that can start a turn.
+def open_by_load(group: Group, *, min_tokens: int, tries: int) -> list[Card]:
+    """Return up to `tries` cards that take sessions of `min_tokens` and can start a turn.
 
     Least loaded first.
 
@@ -120,7 +121,7 @@ def open_by_load(group: Group, *, min_blocks: int, tries: int) -> list[Card]:
         card = group.cards[item[2]]
         if can_open(card) and rank(card) == item and item not in kept:
             kept.append(item)
-            if card.total_blocks >= min_blocks:
+            if card.context_tokens >= min_tokens:
                 found.append(card)
     for item in kept:
         heapq.heappush(group.open_heap, item)

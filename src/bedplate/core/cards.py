@@ -73,7 +73,7 @@ def _lose(state: State, card: Card, reason: str) -> None:
             pool.drop(state, storing)
     assert card.used_blocks == card.claimed_blocks == card.running == 0, card.id
     for turn in turns:
-        settle.retry(state, turn, "engine_lost", f"card {card.id}: {reason}", card=card.id)
+        settle.retry(state, turn, "engine_lost", f"card {card.id}: {reason}")
     for branch in branches:
         settle.next_turn(state, branch)
 
@@ -101,10 +101,15 @@ def draining(state: State, event: CardDraining) -> None:
     touch(state, card)
     if not event.on:
         return
+    placed = list(card.placed.values())
+    for turn in placed:
+        leave_slot(state, turn)
     bound = _unbind(card)
     for slot in card.slots:
         if held_by(slot):
             vacate(state, slot)
+    for turn in placed:
+        settle.requeue(state, turn)
     for turn in bound:
         settle.next_turn(state, turn.branch)
 
@@ -136,6 +141,7 @@ def policy_changed(state: State, event: PolicyChanged) -> None:
     assert first or event.policy.block_tokens == state.policy.block_tokens
     assert len(event.policy.lanes) == 3
     state.policy = event.policy
+    state.shutting_down = False  # a service that starts again sends its policy first
     for tenant in state.tenants.values():
         limits.refill(tenant, state.now_ns)
         limits.change(tenant, state.tenant_policy(tenant.id))

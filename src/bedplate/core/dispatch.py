@@ -101,10 +101,12 @@ def dispatch(state: State, turn: Turn) -> None:
     turn.state = slot.state = RUNNING
     turn.why = ""
     turn.dispatched_ns = state.now_ns
+    turn.card = slot.card.id
     if turn.attempt == 1:
         turn.queue_ns = state.now_ns - turn.arrived_ns
     slot.dirty = True
-    expect = usable_tokens(slot.tokens, turn, can_cut=slot.card.can_cut)
+    turn.loaded, slot.loaded = slot.loaded, False
+    expect = usable_tokens(slot, turn, can_cut=slot.card.can_cut)
     turn.expected_tokens = expect
     state.push_deadline(run_deadline_ns(state, turn), "run", turn.id)
     state.emit(

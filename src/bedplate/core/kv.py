@@ -139,7 +139,7 @@ def _drop_failed(state: State, slot: Slot) -> None:
     state.emit(Alarm("slot_broken", f"{card.id}/{slot.id}", 1))
     for turn in list(card.placed.values()):
         leave_slot(state, turn)
-        settle.retry(state, turn, "engine_error", f"a slot of {card.id} is broken", card=card.id)
+        settle.retry(state, turn, "engine_error", f"a slot of {card.id} is broken")
 
 
 def _drop_entry_failed(state: State, entry: Entry) -> None:
@@ -164,8 +164,9 @@ def _load_done(state: State, turn: Turn, tokens: int) -> None:
     branch = turn.branch
     pool.unpin(state, entry)
     slot.tokens = tokens
-    if not turn.end_reason:
-        turn.loaded = tokens > 0
+    slot.loaded = tokens > 0
+    slot.shared_tokens = min(tokens, entry.shared_tokens)
+    if not turn.end_reason and not slot.card.draining:
         dispatch(state, turn)
         return
     own = branch.entry is entry and entry.state == STORED and not branch.session.closing
@@ -176,7 +177,10 @@ def _load_done(state: State, turn: Turn, tokens: int) -> None:
         state.loose.append(slot)
     else:
         scrap_slot(state, slot)
-    settle.lose(state, turn, turn.end_reason, turn.end_detail, card=slot.card.id)
+    if turn.end_reason:
+        settle.lose(state, turn, turn.end_reason, turn.end_detail)
+    else:
+        settle.requeue(state, turn)
 
 
 def _loading(state: State, card: CardId, slot_id: SlotId, entry: EntryId) -> Turn | None:

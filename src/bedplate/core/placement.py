@@ -12,7 +12,7 @@ from typing import NamedTuple
 from bedplate.core.card import can_open, free_slot, open_by_load
 from bedplate.core.retention import victims_for
 from bedplate.core.state import State
-from bedplate.core.states import HELD, Branch, Card, Entry, Slot, Turn
+from bedplate.core.states import HELD, Card, Entry, Slot, Turn
 
 CARDS_TRIED_MAX = 4
 """Cards looked at for one turn in one step, least loaded first."""
@@ -27,28 +27,29 @@ class Plan(NamedTuple):
     load: Entry | None
 
 
-def usable_tokens(held_tokens: int, turn: Turn, *, can_cut: bool) -> int:
-    """Return how many leading prompt tokens KV of `held_tokens` tokens saves this turn.
+def usable_tokens(held: Slot | Entry, turn: Turn, *, can_cut: bool) -> int:
+    """Return how many leading prompt tokens the KV in a slot or an entry saves this turn.
 
     At least one prompt token is always computed. An engine that cannot cut KV back uses all of it
     or nothing.
     """
-    usable = min(held_tokens, turn.reuse_tokens, turn.prompt_tokens + turn.out_tokens - 1)
-    return usable if can_cut or usable == held_tokens else 0
+    usable = min(held.shared_tokens, turn.reuse_tokens, turn.prompt_tokens - 1)
+    return usable if can_cut or usable == held.tokens else 0
 
 
-def home_of(branch: Branch) -> Slot | None:
-    """Return the slot that keeps the branch's KV on a card that still takes turns."""
-    slot = branch.slot
+def home_of(turn: Turn) -> Slot | None:
+    """Return the slot with KV of use to the turn, on a card that takes turns of its length."""
+    slot = turn.branch.slot
     if slot is None or slot.state != HELD or not slot.card.up or slot.card.draining:
         return None
-    return slot
+    fits = turn.prompt_tokens + turn.limit_tokens <= slot.card.context_tokens
+    return slot if fits and _saves(slot, turn, slot.card) else None
 
 
 def is_bound(turn: Turn) -> bool:
     """Tell whether the turn can only run at its home without computing its context again."""
-    home = home_of(turn.branch)
-    return home is not None and home.dirty and _saves(home.tokens, turn, home.card)
+    home = home_of(turn)
+    return home is not None and home.dirty
 
 
 def plan(state: State, turn: Turn) -> Plan | None:
@@ -56,8 +57,8 @@ def plan(state: State, turn: Turn) -> Plan | None:
 
     Cost: O(slots log slots) a card tried.
     """
-    home = home_of(turn.branch)
-    if home is not None and _saves(home.tokens, turn, home.card):
+    home = home_of(turn)
+    if home is not None:
         if can_open(home.card):
             extra = max(0, turn.need_blocks - home.blocks)
             victims = victims_for(state, home.card, blocks=extra, need_slot=False, keep=home)
@@ -67,21 +68,28 @@ def plan(state: State, turn: Turn) -> Plan | None:
             turn.why = "home_busy"
             return None
     load = _source(turn)
-    for card in open_by_load(turn.branch.group, min_blocks=turn.need_blocks, tries=CARDS_TRIED_MAX):
+    length = turn.prompt_tokens + turn.limit_tokens
+    for card in open_by_load(turn.branch.group, min_tokens=length, tries=CARDS_TRIED_MAX):
         slot = free_slot(card)
         victims = victims_for(
             state, card, blocks=turn.need_blocks, need_slot=slot is None, keep=None
         )
         if victims is not None:
             chosen = slot if slot is not None else victims[0]
-            useful = load is not None and card.kv == "full" and _saves(load.tokens, turn, card)
-            return Plan(card, chosen, victims, load if useful else None)
+            return Plan(card, chosen, victims, load if _worth_loading(load, turn, card) else None)
     turn.why = "no_room"
     return None
 
 
-def _saves(held_tokens: int, turn: Turn, card: Card) -> bool:
-    return usable_tokens(held_tokens, turn, can_cut=card.can_cut) > 0
+def _worth_loading(load: Entry | None, turn: Turn, card: Card) -> bool:
+    """Tell whether the entry helps, and fits the blocks that the turn has anyway."""
+    if load is None or card.kv != "full" or load.tokens > turn.prompt_tokens + turn.limit_tokens:
+        return False
+    return _saves(load, turn, card)
+
+
+def _saves(held: Slot | Entry, turn: Turn, card: Card) -> bool:
+    return usable_tokens(held, turn, can_cut=card.can_cut) > 0
 
 
 def _source(turn: Turn) -> Entry | None:

@@ -33,7 +33,7 @@ def stored(state: State, entry: Entry, tokens: int, size_bytes: int) -> None:
     assert entry.state == STORING
     state.pool_bytes += size_bytes - entry.size_bytes
     entry.tenant.pool_bytes += size_bytes - entry.size_bytes
-    entry.tokens = tokens
+    entry.tokens = entry.shared_tokens = tokens
     entry.size_bytes = size_bytes
     entry.state = STORED
     group = entry.group

@@ -15,7 +15,7 @@ def enqueue(state: State, turn: Turn) -> None:
     turn.why = "ready"
     turn.passed_over = 0
     group = turn.branch.group
-    home = home_of(turn.branch)
+    home = home_of(turn)
     if home is not None and is_bound(turn):
         turn.bound_to = home.card
         home.card.bound[turn.id] = turn

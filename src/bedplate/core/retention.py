@@ -45,7 +45,8 @@ def victims_for(
 
 def _bound(slot: Slot) -> bool:
     """Tell whether a turn waits for exactly this slot: its KV is nowhere else."""
-    return slot.branch is not None and bool(slot.branch.turns) and slot.dirty
+    turns = slot.branch.turns if slot.branch is not None else []
+    return bool(turns) and turns[0].bound_to is slot.card
 
 
 def _worth(state: State, slot: Slot) -> tuple[bool, bool, int, int, int]:
@@ -74,7 +75,8 @@ def drop_slot(state: State, slot: Slot) -> None:
             slot.branch.slot = None
         slot.branch = None
     slot.dirty = False
-    slot.tokens = 0
+    slot.tokens = slot.shared_tokens = 0
+    slot.loaded = False
     if slot.card.kv != "full":
         empty_slot(state, slot)
     else:

@@ -51,6 +51,8 @@ def _forget_oldest(state: State, session: Session) -> None:
     if idle:
         oldest = min(idle, key=lambda b: (b.ended_ns, b.id))
         _clear(state, oldest)
+        if session.admitted:
+            admission.reserve(oldest, 0)
         del session.branches[oldest.id]
 
 
@@ -63,7 +65,7 @@ def close(state: State, session: Session, reason: str) -> None:
     if session.closing:
         return
     session.closing = reason
-    admission.withdraw(session)
+    admission.withdraw(state, session)
     for branch in list(session.branches.values()):
         for turn in list(branch.turns)[::-1]:
             settle.stop(state, turn, "session_not_found", f"session {session.id} was closed")

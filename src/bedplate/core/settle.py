@@ -36,7 +36,7 @@ def leave_line(state: State, turn: Turn) -> None:
     assert turn.branch.session.tenant.waiting[turn.lane] >= 0
 
 
-def end_turn(state: State, turn: Turn, status: str, *, cached_tokens: int, card: str) -> None:
+def end_turn(state: State, turn: Turn, status: str, *, cached_tokens: int = 0) -> None:
     """Settle a turn that is in no line and on no slot, and let its branch go on.
 
     `turn.prompt_tokens`, `turn.out_tokens` and `turn.exact` are what is metered.
@@ -56,7 +56,7 @@ def end_turn(state: State, turn: Turn, status: str, *, cached_tokens: int, card:
             session.tenant.id,
             turn.lane,
             branch.group.model,
-            card,
+            turn.card,
             status,
             turn.prompt_tokens if turn.attempt else 0,
             cached_tokens,
@@ -103,27 +103,35 @@ def next_turn(state: State, branch: Branch) -> None:
     admission.request(state, turn)
 
 
-def refuse_waiting(state: State, turn: Turn, reason: str, detail: str) -> None:
-    """End an accepted turn that never ran: out of its line, told, settled."""
+def give_up(state: State, turn: Turn, detail: str) -> None:
+    """End a turn that waited too long: refused if it never ran, failed if it did."""
     leave_line(state, turn)
+    if turn.attempt:
+        lose(state, turn, "engine_lost", detail)
+        return
     retry_ns = state.policy.lanes[turn.lane].wait_max_ns // 4
-    state.emit(Refuse(turn.id, reason, detail, retry_ns))
-    end_turn(state, turn, "refused", cached_tokens=0, card="")
+    state.emit(Refuse(turn.id, "lane_full", detail, retry_ns))
+    end_turn(state, turn, "refused")
 
 
-def fail_turn(state: State, turn: Turn, reason: str, detail: str, *, card: str) -> None:
+def fail_turn(state: State, turn: Turn, reason: str, detail: str) -> None:
     """End a turn that is on no slot with an error that its client is told."""
     state.emit(FailTurn(turn.id, reason, detail))
-    end_turn(state, turn, "error", cached_tokens=0, card=card)
+    end_turn(state, turn, "error")
 
 
-def retry(state: State, turn: Turn, code: str, detail: str, *, card: str) -> None:
+def retry(state: State, turn: Turn, code: str, detail: str) -> None:
     """Let a turn that lost its card wait for another, or end it when it may not run again."""
     again = turn.attempt < DISPATCH_ATTEMPTS_MAX and (turn.out_tokens == 0 or turn.resumable)
     if turn.end_reason or not again or state.shutting_down:
-        lose(state, turn, code, detail, card=card)
+        lose(state, turn, code, detail)
         return
     state.count("failovers")
+    requeue(state, turn)
+
+
+def requeue(state: State, turn: Turn) -> None:
+    """Let a turn that is on no slot any more wait again, in its old place by arrival."""
     turn.state = BEHIND
     turn.since_ns = state.now_ns
     turn.branch.session.tenant.waiting[turn.lane] += 1
@@ -131,13 +139,15 @@ def retry(state: State, turn: Turn, code: str, detail: str, *, card: str) -> Non
     next_turn(state, turn.branch)
 
 
-def lose(state: State, turn: Turn, code: str, detail: str, *, card: str) -> None:
+def lose(state: State, turn: Turn, code: str, detail: str) -> None:
     """End a turn that has no slot: with the reason it was being ended for, else with `code`."""
+    if turn.attempt:
+        turn.exact = False
     if turn.end_reason == "client_cancelled":
-        end_turn(state, turn, "cancelled", cached_tokens=0, card=card)
+        end_turn(state, turn, "cancelled")
     else:
         reason, text = (turn.end_reason or code), (turn.end_detail or detail)
-        fail_turn(state, turn, reason, text, card=card)
+        fail_turn(state, turn, reason, text)
 
 
 def stop(state: State, turn: Turn, reason: str, detail: str) -> None:
@@ -156,7 +166,7 @@ def stop(state: State, turn: Turn, reason: str, detail: str) -> None:
     else:
         assert turn.state == PLACED
         _leave_placed(state, turn)
-    lose(state, turn, reason, detail, card="")
+    lose(state, turn, reason, detail)
 
 
 def _leave_placed(state: State, turn: Turn) -> None:

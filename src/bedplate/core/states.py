@@ -155,13 +155,18 @@ class Branch:
 
 
 class Turn:
-    """One model call on its way. `end_reason` is set when it will end at the engine's next word."""
+    """One model call on its way.
+
+    `end_reason` is set when it will end at the engine's next word. `card` is where it was last
+    dispatched, empty before.
+    """
 
     __slots__ = (
         "arrived_ns",
         "attempt",
         "bound_to",
         "branch",
+        "card",
         "claim_blocks",
         "dispatched_ns",
         "end_detail",
@@ -207,6 +212,7 @@ class Turn:
         self.claim_blocks = 0
         self.resumable = False
         self.exact = True
+        self.card = ""
         self.slot: Slot | None = None
         self.bound_to: Card | None = None
         self.load: Entry | None = None
@@ -227,7 +233,9 @@ class Slot:
     """Room for one running sequence on a card, and the KV it keeps between turns.
 
     `blocks` is what the slot occupies by core's books: the reservation of its turn while one runs,
-    else the KV it holds. `dirty`: the pool has no copy of what it holds.
+    else the KV it holds. `dirty`: the pool has no copy of what it holds. `shared_tokens`: leading
+    tokens that the branch's line still has (fewer than `tokens` once the line was cut back).
+    `loaded`: filled from the pool, and no turn has verified that yet.
     """
 
     __slots__ = (
@@ -238,6 +246,8 @@ class Slot:
         "drop_tries",
         "entry",
         "id",
+        "loaded",
+        "shared_tokens",
         "state",
         "tokens",
         "turn",
@@ -250,10 +260,12 @@ class Slot:
         self.state = FREE
         self.blocks = 0
         self.tokens = 0
+        self.shared_tokens = 0
         self.branch: Branch | None = None
         self.turn: Turn | None = None
         self.entry: Entry | None = None
         self.dirty = False
+        self.loaded = False
         self.drop_tries = 0
         self.used_ns = 0
 
@@ -355,7 +367,11 @@ class Group:
 
 
 class Entry:
-    """One KV copy in the pool. `refs` counts forks and loads that still need it."""
+    """One KV copy in the pool.
+
+    `refs` counts forks and loads that still need it. `shared_tokens` as in `Slot`: an entry that an
+    earlier turn stored may hold a tail which the branch's line has since left.
+    """
 
     __slots__ = (
         "branch",
@@ -364,6 +380,7 @@ class Entry:
         "id",
         "lane",
         "refs",
+        "shared_tokens",
         "size_bytes",
         "state",
         "tenant",
@@ -377,6 +394,7 @@ class Entry:
         self.group = branch.group
         self.lane = branch.session.lane
         self.tokens = tokens
+        self.shared_tokens = tokens
         self.size_bytes = size_bytes
         self.refs = 0
         self.drop_tries = 0

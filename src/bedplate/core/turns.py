@@ -17,7 +17,7 @@ from bedplate.core.ids import TurnId
 from bedplate.core.limits import BRANCH_QUEUE_MAX
 from bedplate.core.retention import hold
 from bedplate.core.state import State
-from bedplate.core.states import RUNNING, WAITING, Group, Tenant, Turn
+from bedplate.core.states import RUNNING, WAITING, Group, Slot, Tenant, Turn
 from bedplate.core.units import SECOND_NS, blocks_for
 
 GOOD_ENDS = ("stop", "length", "tool_calls")
@@ -136,12 +136,11 @@ def ended(state: State, event: TurnEnded) -> None:
     if turn is None:
         return
     slot = leave_slot(state, turn)
-    card = slot.card
     blocks = blocks_for(event.kv_tokens, state.policy.block_tokens)
-    good = event.status in GOOD_ENDS and not turn.end_reason
-    keep = good and event.kv_tokens > 0 and card.kv != "none" and not turn.branch.session.closing
-    if keep and blocks <= slot.blocks:
-        slot.tokens = event.kv_tokens
+    if event.status in GOOD_ENDS:
+        _leave_line(turn)
+    if _keeps(turn, event, slot) and blocks <= slot.blocks:
+        slot.tokens = slot.shared_tokens = event.kv_tokens
         slot.dirty = True
         hold(state, slot, blocks)
         state.loose.append(slot)
@@ -159,7 +158,27 @@ def ended(state: State, event: TurnEnded) -> None:
         state.emit(FailTurn(turn.id, turn.end_reason, turn.end_detail))
     elif turn.end_reason:
         status = "cancelled"
-    settle.end_turn(state, turn, status, cached_tokens=event.cached_tokens, card=card.id)
+    settle.end_turn(state, turn, status, cached_tokens=event.cached_tokens)
+
+
+def _keeps(turn: Turn, event: TurnEnded, slot: Slot) -> bool:
+    """Tell whether what the turn left on its card is the branch's line and worth keeping."""
+    good = event.status in GOOD_ENDS and event.kv_tokens > 0
+    return good and slot.card.kv != "none" and not turn.branch.session.closing
+
+
+def _leave_line(turn: Turn) -> None:
+    """The engine computed a new line for the branch.
+
+    What was compared with the line before shares with the new one only what this turn reused: an
+    older pool copy, and turns that arrived meanwhile.
+    """
+    branch = turn.branch
+    if branch.entry is not None:
+        branch.entry.shared_tokens = min(branch.entry.shared_tokens, turn.reuse_tokens)
+    for later in branch.turns:
+        if later is not turn:
+            later.reuse_tokens = min(later.reuse_tokens, turn.reuse_tokens)
 
 
 def failed(state: State, event: DispatchFailed) -> None:
@@ -171,9 +190,9 @@ def failed(state: State, event: DispatchFailed) -> None:
     slot = leave_slot(state, turn)
     scrap_slot(state, slot)
     if event.retryable:
-        settle.retry(state, turn, event.code, f"card {slot.card.id} failed", card=slot.card.id)
+        settle.retry(state, turn, event.code, f"card {slot.card.id} failed")
     else:
-        settle.lose(state, turn, event.code, f"card {slot.card.id} failed", card=slot.card.id)
+        settle.lose(state, turn, event.code, f"card {slot.card.id} failed")
 
 
 def cancelled(state: State, event: TurnCancelled) -> None:
@@ -198,7 +217,7 @@ def deadline(state: State, kind: str, subject: str) -> None:
             state.push_deadline(due_ns, kind, subject)
         else:
             detail = f"waited {lane.wait_max_ns // SECOND_NS} s ({turn.why})"
-            settle.refuse_waiting(state, turn, "lane_full", detail)
+            settle.give_up(state, turn, detail)
     elif kind == "run" and turn.state == RUNNING:
         due_ns = run_deadline_ns(state, turn)
         if due_ns > state.now_ns:
