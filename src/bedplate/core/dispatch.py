@@ -147,7 +147,11 @@ def leave_slot(state: State, turn: Turn) -> Slot:
     if slot.turn is turn:
         slot.turn = None
     card.running -= 1
-    turn.branch.session.tenant.running -= 1
+    tenant = turn.branch.session.tenant
+    tenant.running -= 1
+    if tenant.policy.running_max:
+        for group in state.groups.values():  # its limit spans models
+            state.stir(group)
     assert card.running >= 0
     assert turn.state not in WAITING
     touch(state, card)
