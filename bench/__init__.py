@@ -1,0 +1,1 @@
+"""Benchmarks: every figure that is claimed, printed again by one command. See README.md."""

@@ -1,0 +1,1 @@
+"""What every bench shares: claims, the registry, runs and their results, processes, statistics."""

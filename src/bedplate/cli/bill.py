@@ -1,0 +1,228 @@
+"""Sum what was used and what it costs, and check it against the engines' own counters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import typer
+
+from bedplate.cli.audit import DataOption, journal_folder
+from bedplate.cli.options import ConfigOption, JsonOption
+from bedplate.cli.output import print_json, print_notice, print_table, print_text, progress
+from bedplate.config import load
+from bedplate.errors import InvalidRequest
+from bedplate.journal import Reader, Record
+from bedplate.metering.balance import CardBalance
+from bedplate.metering.bill import BILL_KINDS, Bill, Line, Period, make_bill
+from bedplate.metering.check import CHECK_KINDS, Report, reconcile
+from bedplate.metering.prices import Prices
+
+app = typer.Typer()
+
+UNEXPLAINED = 1
+"""Exit status when rows, events and counters do not agree."""
+_MICRO = 1_000_000
+_SECOND_NS = 1_000_000_000
+
+
+class Group(StrEnum):
+    """What lines can be grouped by, as the command line spells it."""
+
+    TENANT = "tenant"
+    LANE = "lane"
+    MODEL = "model"
+    SESSION = "session"
+    DAY = "day"
+    MONTH = "month"
+
+
+@app.command()
+def bill(
+    *,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
+    by: Annotated[
+        list[Group] | None, typer.Option(help="One line for each; repeat. Default: tenant.")
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", help="First day or instant (ISO 8601).")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", help="First day or instant no longer counted.")
+    ] = None,
+    zone: Annotated[str, typer.Option(help="Time zone of days, such as Asia/Shanghai.")] = "UTC",
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare rows with events and engines' counters.")
+    ] = False,
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print use and cost, from the journal's usage rows."""
+    folder = journal_folder(config, data_dir)
+    configured = Prices.of_config(load(config).prices) if data_dir is None else None
+    period = _period(start, end, zone)
+    with Reader(folder) as reader, progress("Reading the journal", reader.size) as advance:
+        found = make_bill(
+            _counted(reader, BILL_KINDS, advance),
+            by=[group.value for group in by or [Group.TENANT]],
+            tenant=tenant,
+            period=period,
+            configured=configured,
+        )
+        report = reconcile(_counted(reader, CHECK_KINDS, advance)) if check else None
+    if json:
+        print_json({**_bill_json(found), "check": None if report is None else _check_json(report)})
+    else:
+        _print_bill(found)
+        if report is not None:
+            _print_check(report)
+    if report is not None and report.unexplained_tokens:
+        raise typer.Exit(UNEXPLAINED)
+
+
+def _counted(
+    reader: Reader, kinds: tuple[str, ...], advance: Callable[[int], None]
+) -> Iterator[Record]:
+    for record in reader.read(kinds=kinds):
+        if record.seq % 1024 == 0:
+            advance(record.seq)
+        yield record
+
+
+def _period(start: str | None, end: str | None, zone: str) -> Period:
+    try:
+        info = UTC if zone == "UTC" else ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise InvalidRequest(
+            f"{zone!r} is no time zone; write for example Asia/Shanghai"
+        ) from error
+
+    def instant(text: str) -> int:
+        try:
+            when = datetime.fromisoformat(text)
+        except ValueError as error:
+            raise InvalidRequest(
+                f"{text!r} is no time; write 2026-11-30 or 2026-11-30T08:00"
+            ) from error
+        when = when if when.tzinfo else when.replace(tzinfo=info)
+        return round(when.timestamp() * 1_000) * 1_000_000
+
+    whole = Period()
+    return Period(
+        whole.start_ns if start is None else instant(start),
+        whole.end_ns if end is None else instant(end),
+        info,
+    )
+
+
+def _print_bill(found: Bill) -> None:
+    if not found.lines:
+        print_notice("No usage in this period.")
+        return
+    columns = [
+        *found.by,
+        "turns",
+        "calls",
+        "uncached",
+        "cached",
+        "out",
+        "card s",
+        "KV token-s",
+        "amount",
+        "currency",
+    ]
+    rows = [[*line.key, *_cells(line)] for line in found.lines]
+    for total in found.totals:
+        label = ["total", *[""] * (len(found.by) - 1)] if found.by else []
+        rows.append([*label, *_cells(total)])
+    print_table(columns, rows)
+
+
+def _cells(line: Line) -> list[object]:
+    return [
+        line.turns,
+        line.calls,
+        line.uncached_tokens,
+        line.cached_tokens,
+        line.out_tokens,
+        round(line.slot_ns / _SECOND_NS, 1),
+        round((line.kv_card_token_ns + line.kv_pool_token_ns) / _SECOND_NS),
+        amount(line.cost.total),
+        line.currency,
+    ]
+
+
+def amount(micro: int) -> str:
+    """Return micro-currency as a decimal number, all six digits."""
+    return f"{micro // _MICRO}.{micro % _MICRO:06d}"
+
+
+def _print_check(report: Report) -> None:
+    print_text(f"checked {report.turns} turns: {report.metered_tokens} tokens metered")
+    for issue in report.issues:
+        print_text(f"  {issue.kind} row of turn {issue.turn or '-'}: {issue.detail}")
+    for card in report.cards:
+        difference = _difference(card)
+        if difference:
+            print_text(f"  {card.card} (life {card.life}, {card.state}): {difference}")
+    if report.in_flight_turns:
+        print_text(f"{report.in_flight_turns} turns are in flight")
+    print_text(f"unexplained tokens: {report.unexplained_tokens}")
+
+
+def _difference(card: CardBalance) -> str:
+    """Return what is to be said about a card, empty when all of it agrees."""
+    if card.state == "silent":
+        return f"reports no counters; {card.metered} were metered on it"
+    if not any(card.difference):
+        return ""
+    parts = zip(("prompt", "cached", "output"), card.difference, strict=True)
+    told = ", ".join(f"{number:+d} {name}" for name, number in parts if number)
+    text = f"counted less metered is {told}"
+    if card.explained_by:
+        text += f"; may be of {', '.join(card.explained_by[:5])}"
+        if len(card.explained_by) > 5:
+            text += " and others"
+    if card.unexplained_tokens:
+        text += f"; unexplained: {card.unexplained_tokens}"
+    return text
+
+
+def _bill_json(found: Bill) -> dict[str, object]:
+    return {
+        "by": list(found.by),
+        "lines": [_line_json(line, found.by) for line in found.lines],
+        "totals": [_line_json(line, ()) for line in found.totals],
+    }
+
+
+def _line_json(line: Line, by: tuple[str, ...]) -> dict[str, object]:
+    return {
+        **dict(zip(by, line.key, strict=True)),
+        **{name: getattr(line, name) for name in line._fields[1:-1]},
+        "cost_micro": {**line.cost._asdict(), "total": line.cost.total},
+    }
+
+
+def _check_json(report: Report) -> dict[str, object]:
+    return {
+        "rows": report.rows,
+        "turns": report.turns,
+        "metered_tokens": report.metered_tokens,
+        "in_flight_turns": report.in_flight_turns,
+        "unexplained_tokens": report.unexplained_tokens,
+        "issues": [issue._asdict() for issue in report.issues],
+        "cards": [
+            {
+                **card._asdict(),
+                "counted": card.counted._asdict(),
+                "metered": card.metered._asdict(),
+                "difference": card.difference._asdict(),
+            }
+            for card in report.cards
+        ],
+    }

@@ -1,0 +1,81 @@
+"""What commands print: tables and text for people, one JSON document for programs.
+
+Results go to stdout, everything else (progress, warnings, errors) to stderr, so that `--json`
+output can always be piped.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import orjson
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+_PIPE_WIDTH = 10_000
+"""Width where stdout is no terminal: nothing is wrapped or cut, so that tools can read it."""
+
+
+def print_json(document: object) -> None:
+    """Print one JSON document, indented, with its keys in the order given."""
+    sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
+def print_text(text: str) -> None:
+    """Print lines for people on stdout, as they are."""
+    sys.stdout.write(text + "\n")
+
+
+def print_notice(text: str) -> None:
+    """Print a line that is no result: a warning, a hint, an error."""
+    sys.stderr.write(text + "\n")
+
+
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = ""
+) -> None:
+    """Print a table. Columns whose cells are all numbers are aligned right."""
+    if title:
+        print_text(title)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        numbers = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
+        table.add_column(column, justify="right" if numbers else "left")
+    for row in rows:
+        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    console = Console(file=sys.stdout)
+    if not console.is_terminal:
+        console = Console(file=sys.stdout, width=_PIPE_WIDTH)
+    console.print(table)
+
+
+@contextmanager
+def progress(label: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Show a bar on stderr while the body runs; yield a function that takes what is done so far.
+
+    Args:
+        label: What is going on, in the present ("Verifying records").
+        total: Where the bar is full; None shows a bar without an end.
+
+    It disappears at the end, and is not shown at all where stderr is no terminal.
+    """
+    console = Console(stderr=True)
+    ends = (MofNCompleteColumn(), TimeRemainingColumn()) if total is not None else ()
+    columns = (TextColumn("{task.description}"), BarColumn(), *ends, TimeElapsedColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda done: bar.update(task, completed=done)

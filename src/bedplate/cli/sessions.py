@@ -1,0 +1,129 @@
+"""Show what runs and what waits in the running service, and why; drain cards, close sessions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bedplate.cli import operator
+from bedplate.cli.options import ConfigOption, JsonOption
+from bedplate.cli.output import print_json, print_table, print_text
+from bedplate.config import load
+from bedplate.core.units import SECOND_NS
+from bedplate.errors import InvalidRequest
+
+app = typer.Typer()
+
+DataDirOption = Annotated[
+    Path | None, typer.Option("--data-dir", help="Data folder; default: the configuration's.")
+]
+
+
+@app.command()
+def sessions(
+    session: Annotated[str | None, typer.Argument(help="Show only this session, in full.")] = None,
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    *,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's sessions.")] = None,
+    waiting: Annotated[bool, typer.Option("--waiting", help="Only those with a turn.")] = False,
+    drain: Annotated[
+        str | None, typer.Option(metavar="CARD", help="Take a card out; nothing is cut.")
+    ] = None,
+    undrain: Annotated[str | None, typer.Option(metavar="CARD", help="Take it back in.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Show cards, lanes and sessions of the running service, and why each turn waits."""
+    if drain is not None and undrain is not None:
+        raise InvalidRequest("--drain and --undrain go one at a time")
+    loaded = load(config, overrides={"service.data_dir": data_dir})
+    service = operator.find(loaded.service.data_dir)
+    for card, verb in ((drain, "drain"), (undrain, "undrain")):
+        if card is not None:
+            answer = operator.call(service, "POST", f"/v1/admin/cards/{card}/{verb}")
+            if json:
+                print_json(answer)
+            else:
+                print_text(f"card {card}: {'draining' if drain else 'back in service'}")
+            return
+    state = operator.call(service, "GET", "/v1/admin/state")
+    shown = _chosen(state["sessions"], session, tenant, waiting=waiting)
+    if json:
+        print_json({**state, "sessions": shown})
+        return
+    if session is None:
+        _print_cards(state)
+    _print_sessions(shown, state["now_ns"])
+
+
+def _chosen(
+    found: list[dict[str, Any]], session: str | None, tenant: str | None, *, waiting: bool
+) -> list[dict[str, Any]]:
+    chosen = [
+        one
+        for one in found
+        if (session is None or one["id"] == session)
+        and (tenant is None or one["tenant"] == tenant)
+        and (not waiting or one["open_turns"])
+    ]
+    if session is not None and not chosen:
+        raise InvalidRequest(f"no open session {session!r}; `bedplate sessions` lists them")
+    return chosen
+
+
+def _print_cards(state: dict[str, Any]) -> None:
+    rows = [
+        (
+            card["card"],
+            card["model"],
+            "down" if not card["up"] else "draining" if card["draining"] else "up",
+            f"{card['running']}/{card['running_max']}",
+            f"{card['slots_held']}/{card['slots']}",
+            f"{card['kv_used_tokens']:,}/{card['kv_total_tokens']:,}",
+        )
+        for card in state["cards"]
+    ]
+    print_table(("card", "model", "state", "running", "slots held", "KV tokens"), rows)
+    lanes = [
+        (lane["lane"], lane["waiting"], lane["running"], lane["sessions"])
+        for lane in state["lanes"]
+    ]
+    print_table(("lane", "waiting", "running", "sessions"), lanes)
+    pool = state["pool"]
+    if pool["total_bytes"]:
+        used, total = pool["used_bytes"] >> 20, pool["total_bytes"] >> 20
+        print_text(f"pool: {used:,} of {total:,} MiB in {pool['entries']} entries\n")
+
+
+def _print_sessions(shown: list[dict[str, Any]], now_ns: int) -> None:
+    rows = [
+        (
+            one["id"],
+            one["tenant"],
+            one["lane"],
+            branch["branch"],
+            branch["state"],
+            _place(branch),
+            (now_ns - one["created_ns"]) // SECOND_NS,
+            branch["why"],
+        )
+        for one in shown
+        for branch in one["branches"]
+    ]
+    columns = ("session", "tenant", "lane", "branch", "turn", "KV", "age s", "why it waits")
+    if rows:
+        print_table(columns, rows)
+    else:
+        print_text("no session is open")
+
+
+def _place(branch: dict[str, Any]) -> str:
+    """Say where a branch's KV is."""
+    places = []
+    if branch["card"]:
+        places.append(f"{branch['card']} {branch['card_tokens']:,}")
+    if branch["pool_tokens"]:
+        places.append(f"pool {branch['pool_tokens']:,}")
+    return ", ".join(places) or "nowhere"

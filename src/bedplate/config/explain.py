@@ -1,0 +1,112 @@
+"""Say what is wrong with a configuration: file, whole key path, nearest valid key."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from bedplate.config.tree import Config, Section
+
+
+class Key(NamedTuple):
+    """One key of the tree.
+
+    `path` has a dot between parts and, for engines, their kind: `engine.llamacpp.slots`.
+    """
+
+    path: str
+    field: FieldInfo
+    section: type[Section]
+
+
+def keys(section: type[Section] = Config, prefix: str = "") -> Iterator[Key]:
+    """Yield every key that can hold a value, in the order of the tree."""
+    for name, field in section.model_fields.items():
+        path = prefix + (field.alias or name)
+        inner = list(sections_of(field.annotation))
+        for part in inner:
+            kind = _kind(part) if len(inner) > 1 else None
+            yield from keys(part, f"{path}.{kind}." if kind else f"{path}.")
+        if not inner:
+            yield Key(path, field, section)
+
+
+def sections_of(annotation: Any) -> Iterator[type[Section]]:
+    """Yield the sections that a field of this type holds: of a tuple, union or plain section."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    elif get_origin(annotation) is Annotated:
+        yield from sections_of(get_args(annotation)[0])
+    elif get_origin(annotation) in (tuple, Union, types.UnionType):
+        for part in get_args(annotation):
+            yield from sections_of(part)
+
+
+def explain(error: ValidationError, *, source: str) -> str:
+    """Return one line for each fault, the file first."""
+    return "\n".join(f"{source}: {_line(detail)}" for detail in error.errors(include_url=False))
+
+
+def _line(detail: Mapping[str, Any]) -> str:
+    location = _without_kind(detail["loc"])
+    shown = _shown(location)
+    if detail["type"] == "extra_forbidden":
+        return f'unknown key "{shown}"; the nearest is "{_nearest(detail["loc"])}"'
+    message = detail["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    if detail["type"] == "missing":
+        message = "is missing"
+    elif detail["type"] in ("union_tag_not_found", "union_tag_invalid"):
+        shown += ".kind"
+        message = 'must be "llamacpp" or "openai"'
+    elif isinstance(detail["input"], str | int | float) and not message.startswith('"'):
+        message += f", not {detail['input']!r}"
+    return f"{shown}: {message}" if shown else message
+
+
+def _without_kind(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """Drop the engine's kind, which pydantic puts after the index, from a location."""
+    if location[:1] == ("engine",) and len(location) > 2:
+        return (*location[:2], *location[3:])
+    return location
+
+
+def _shown(location: tuple[int | str, ...]) -> str:
+    shown = ""
+    for part in location:
+        shown += f"[{part}]" if isinstance(part, int) else f".{part}" if shown else part
+    return shown
+
+
+def _nearest(location: tuple[int | str, ...]) -> str:
+    """Return the key that was most likely meant: beside the unknown one, else anywhere."""
+    parts = [part for part in location if isinstance(part, str)]
+    parent, name = ".".join(parts[:-1]), parts[-1]
+    paths = [key.path for key in keys()]
+    depth = len(parts)
+    beside = {
+        path.split(".")[depth - 1]: ".".join(path.split(".")[:depth])
+        for path in paths
+        if not parent or path.startswith(f"{parent}.")
+    }
+    close = difflib.get_close_matches(name, beside, n=1, cutoff=0.6)
+    if close:
+        return _plain(beside[close[0]])
+    anywhere = [path for path in paths if path.rsplit(".", 1)[-1] == name]
+    if anywhere:
+        return _plain(anywhere[0])
+    return _plain(beside[difflib.get_close_matches(name, beside, n=1, cutoff=0.0)[0]])
+
+
+def _plain(path: str) -> str:
+    return path.replace("engine.llamacpp.", "engine.").replace("engine.openai.", "engine.")
+
+
+def _kind(section: type[Section]) -> str | None:
+    field = section.model_fields.get("kind")
+    return None if field is None else str(field.default)

@@ -1,0 +1,377 @@
+"""The configuration: one frozen tree, with the default and the bound of every key.
+
+The tree only holds values. `config/load.py` reads files and the environment; nobody else does.
+`docs/reference/configuration.md` is written from the field descriptions, and a test compares them.
+
+Units stand in the names: `_seconds`, `_tokens`, `_bytes` (an integer, or text such as "4GiB"),
+`_percent`, `_micro` (millionths of the currency unit). A limit of 0 means no limit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from bedplate.config.engines import (
+    CapabilityOverrides,
+    EngineConfig,
+    LlamacppEngine,
+    OpenaiEngine,
+)
+from bedplate.config.fields import (
+    GIB,
+    MIB,
+    Bytes,
+    Limit,
+    LocalPath,
+    Name,
+    Percent,
+    Positive,
+    Seconds,
+    Section,
+    to_ns,
+)
+from bedplate.core.ids import TenantId
+from bedplate.core.limits import (
+    BATCH,
+    INTERACTIVE,
+    SHARED,
+    LanePolicy,
+    Policy,
+    TenantPolicy,
+    default_policy,
+)
+from bedplate.core.units import SECOND_NS
+
+__all__ = [
+    "CapabilityOverrides",
+    "Config",
+    "EngineConfig",
+    "JournalConfig",
+    "LaneConfig",
+    "LanesConfig",
+    "LlamacppEngine",
+    "LogConfig",
+    "OpenaiEngine",
+    "PoolConfig",
+    "PricesConfig",
+    "Section",
+    "ServiceConfig",
+    "TenantConfig",
+    "TenantLimits",
+]
+
+
+class ServiceConfig(Section):
+    """The HTTP service."""
+
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: int = Field(
+        default=8080, ge=0, le=65_535, description="Port; 0 lets the system choose one."
+    )
+    data_dir: LocalPath = Field(
+        default=Path("bedplate-data"),
+        description="Folder of journal, keys and the pool's fallback; left out, "
+        "`~/.local/share/bedplate`.",
+    )
+    cell: Name = Field(
+        default="main", description="Name of this cell; part of the journal's origin."
+    )
+    body_bytes_max: Bytes = Field(default=8 * MIB, description="Largest request body.")
+    drain_seconds: Seconds = Field(
+        default=30.0, description="How long running turns may go on after SIGTERM."
+    )
+    tls_cert: LocalPath | None = Field(
+        default=None, description="Certificate chain (PEM); TLS needs both files."
+    )
+    tls_key: LocalPath | None = Field(default=None, description="Private key (PEM) of `tls_cert`.")
+    connections_max: Positive = Field(default=1024, description="Open client connections.")
+    header_wait_seconds: Seconds = Field(
+        default=10.0,
+        description="A stream's status waits this long for the first token; then 200 and comments.",
+    )
+    stall_seconds: Seconds = Field(
+        default=60.0, description="A client that reads nothing for this long is disconnected."
+    )
+    sessions_max: Positive = Field(default=100_000, description="Live sessions of the cell.")
+    run_base_seconds: Seconds = Field(default=60.0, description="Fixed part of a turn's deadline.")
+    run_token_seconds: Seconds = Field(
+        default=0.25, description="Part of a turn's deadline per token of prompt and output limit."
+    )
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key need each other; set both or none")
+        return self
+
+
+class PoolConfig(Section):
+    """The shared KV pool behind the cards."""
+
+    enabled: bool = Field(
+        default=True, description="Without it, KV that leaves a card is computed again."
+    )
+    path: LocalPath | None = Field(
+        default=None,
+        description="Folder; left out, one in shared memory (`/dev/shm`), by user and cell.",
+    )
+    size_bytes: Bytes = Field(
+        default=4 * GIB,
+        description="Cap of the pool; left out, a quarter of the free memory, at most 4 GiB.",
+    )
+    fallback_dir: LocalPath | None = Field(
+        default=None,
+        description="Folder on disk when shared memory cannot be used; left out, in `data_dir`.",
+    )
+    block_tokens: int = Field(default=32, ge=1, le=4096, description="Tokens of one KV block.")
+    water_percent: tuple[Percent, ...] = Field(
+        default=(70.0, 85.0, 95.0), description="Rising alarm levels of card and pool use."
+    )
+
+    @model_validator(mode="after")
+    def _levels_rise(self) -> Self:
+        if list(self.water_percent) != sorted(set(self.water_percent)):
+            raise ValueError("water_percent must rise from each level to the next")
+        if self.enabled and self.size_bytes == 0:
+            raise ValueError("size_bytes is 0; to run without a pool set enabled = false")
+        return self
+
+
+class LaneConfig(Section):
+    """Limits of one service class."""
+
+    admit_percent: Percent = Field(
+        description="Share of all KV room up to which its sessions are admitted."
+    )
+    queue_max: Positive = Field(description="Turns that wait, per tenant.")
+    wait_seconds: Seconds = Field(description="Longest wait before a refusal.")
+    output_tokens: Positive = Field(description="Output limit of a turn that names none.")
+    lease_seconds: Seconds = Field(description="How long a card copy is protected in a tool gap.")
+    idle_seconds: Seconds = Field(description="How long a silent session lives.")
+
+    def policy(self) -> LanePolicy:
+        """Return the lane as core wants it."""
+        return LanePolicy(
+            admit_permille=round(self.admit_percent * 10),
+            queue_max=self.queue_max,
+            wait_max_ns=to_ns(self.wait_seconds),
+            output_tokens=self.output_tokens,
+            lease_ns=to_ns(self.lease_seconds),
+            idle_max_ns=to_ns(self.idle_seconds),
+        )
+
+
+def lane_defaults(lane: int) -> dict[str, float]:
+    """Return the keys of a lane that nobody configured."""
+    policy = default_policy().lanes[lane]
+    return {
+        "admit_percent": policy.admit_permille / 10,
+        "queue_max": policy.queue_max,
+        "wait_seconds": policy.wait_max_ns / SECOND_NS,
+        "output_tokens": policy.output_tokens,
+        "lease_seconds": policy.lease_ns / SECOND_NS,
+        "idle_seconds": policy.idle_max_ns / SECOND_NS,
+    }
+
+
+def _complete(lane: int) -> BeforeValidator:
+    def complete(raw: object) -> object:
+        return {**lane_defaults(lane), **raw} if isinstance(raw, Mapping) else raw
+
+    return BeforeValidator(complete)
+
+
+class LanesConfig(Section):
+    """The three service classes; a lane's missing keys keep their defaults."""
+
+    interactive: Annotated[LaneConfig, _complete(INTERACTIVE)] = Field(
+        default_factory=lambda: LaneConfig.model_validate(lane_defaults(INTERACTIVE)),
+        description="A person waits for each turn.",
+    )
+    shared: Annotated[LaneConfig, _complete(SHARED)] = Field(
+        default_factory=lambda: LaneConfig.model_validate(lane_defaults(SHARED)),
+        description="Agents that other work waits for.",
+    )
+    batch: Annotated[LaneConfig, _complete(BATCH)] = Field(
+        default_factory=lambda: LaneConfig.model_validate(lane_defaults(BATCH)),
+        description="Work that only has to end in time.",
+    )
+
+
+class TenantLimits(Section):
+    """Limits of each tenant that sets none of its own; 0 means no limit."""
+
+    running_max: Limit = Field(default=0, description="Turns on cards at once.")
+    inflight_max: Limit = Field(default=0, description="Turns accepted and not ended.")
+    requests_per_minute: Limit = Field(default=0, description="Requests, evenly refilled.")
+    tokens_per_minute: Limit = Field(default=0, description="Tokens in and out, evenly refilled.")
+    session_tokens_max: Limit = Field(default=0, description="Longest context of one session.")
+    pool_bytes_max: Bytes = Field(default=0, description="KV in the pool.")
+
+    def policy(self, tenant: str) -> TenantPolicy:
+        """Return the limits as core wants them, for one tenant ("" is the default entry)."""
+        return TenantPolicy(
+            tenant=TenantId(tenant),
+            running_max=self.running_max,
+            inflight_max=self.inflight_max,
+            requests_per_minute=self.requests_per_minute,
+            tokens_per_minute=self.tokens_per_minute,
+            session_tokens_max=self.session_tokens_max,
+            pool_bytes_max=self.pool_bytes_max,
+        )
+
+
+class TenantConfig(Section):
+    """One tenant. A limit that is left out is that of `[defaults]`."""
+
+    id: Name = Field(description="The tenant in keys, records and bills; unique.")
+    name: str = Field(default="", max_length=200, description="The tenant for people.")
+    running_max: Limit | None = Field(default=None, description="Turns on cards at once.")
+    inflight_max: Limit | None = Field(default=None, description="Turns accepted and not ended.")
+    requests_per_minute: Limit | None = Field(
+        default=None, description="Requests, evenly refilled."
+    )
+    tokens_per_minute: Limit | None = Field(
+        default=None, description="Tokens in and out, evenly refilled."
+    )
+    session_tokens_max: Limit | None = Field(
+        default=None, description="Longest context of one session."
+    )
+    pool_bytes_max: Bytes | None = Field(default=None, description="KV in the pool.")
+
+    def policy(self, defaults: TenantLimits) -> TenantPolicy:
+        """Return the tenant's limits as core wants them."""
+        own = self.model_dump(include=set(TenantLimits.model_fields), exclude_none=True)
+        return defaults.model_copy(update=own).policy(self.id)
+
+
+class JournalConfig(Section):
+    """The append-only record of everything that was decided."""
+
+    path: LocalPath | None = Field(
+        default=None, description="Folder; left out, `journal` in `data_dir`."
+    )
+    checkpoint_seconds: Seconds = Field(
+        default=1.0,
+        description="Longest age of the last signed checkpoint while records are written.",
+    )
+    content: bool = Field(
+        default=True, description="Keep prompts and answers too; without it only their hashes."
+    )
+
+
+class PricesConfig(Section):
+    """What usage costs, in millionths of the currency unit."""
+
+    version: Name = Field(
+        default="default-1", description="Name of this price list; part of every row."
+    )
+    currency: str = Field(default="CNY", pattern=r"^[A-Z]{3}$", description="Currency code.")
+    uncached_micro: Limit = Field(
+        default=2_000_000, description="A million computed prompt tokens."
+    )
+    cached_micro: Limit = Field(default=200_000, description="A million reused prompt tokens.")
+    output_micro: Limit = Field(default=8_000_000, description="A million output tokens.")
+    card_kv_micro: Limit = Field(default=1_000_000, description="A GiB-hour of KV on a card.")
+    pool_kv_micro: Limit = Field(default=50_000, description="A GiB-hour of KV in the pool.")
+    card_hour_micro: Limit = Field(
+        default=0, description="An hour of one card, shared by its slots."
+    )
+
+
+class LogConfig(Section):
+    """The service's log on stderr. It never holds prompt text or secrets."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least level that is written."
+    )
+    format: Literal["text", "json"] = Field(
+        default="text", description="For people or for machines."
+    )
+
+
+class Config(Section):
+    """The whole configuration of one cell."""
+
+    service: ServiceConfig = Field(default=ServiceConfig(), description="The HTTP service.")
+    engines: tuple[EngineConfig, ...] = Field(
+        default=(LlamacppEngine(),),
+        alias="engine",
+        max_length=64,
+        description="Engines; left out, two embedded cards.",
+    )
+    pool: PoolConfig = Field(default=PoolConfig(), description="The shared KV pool.")
+    lanes: LanesConfig = Field(default_factory=LanesConfig, description="Service classes.")
+    tenants: tuple[TenantConfig, ...] = Field(
+        default=(),
+        alias="tenant",
+        max_length=100_000,
+        description="Tenants with limits of their own.",
+    )
+    defaults: TenantLimits = Field(
+        default=TenantLimits(), description="Limits of all other tenants."
+    )
+    journal: JournalConfig = Field(default=JournalConfig(), description="The journal.")
+    prices: PricesConfig = Field(default=PricesConfig(), description="The price list.")
+    log: LogConfig = Field(default=LogConfig(), description="The log.")
+
+    @property
+    def journal_dir(self) -> Path:
+        """Folder of the journal."""
+        return self.journal.path or self.service.data_dir / "journal"
+
+    @property
+    def keys_path(self) -> Path:
+        """File of the hashed API keys; its folder may not exist yet."""
+        return self.service.data_dir / "keys.db"
+
+    @property
+    def pool_fallback_dir(self) -> Path:
+        """Folder of the pool when shared memory cannot be used."""
+        return self.pool.fallback_dir or self.service.data_dir / "pool"
+
+    def policy(self) -> Policy:
+        """Return what core is configured with."""
+        return Policy(
+            block_tokens=self.pool.block_tokens,
+            lanes=(
+                self.lanes.interactive.policy(),
+                self.lanes.shared.policy(),
+                self.lanes.batch.policy(),
+            ),
+            tenants=tuple(
+                sorted(
+                    (tenant.policy(self.defaults) for tenant in self.tenants),
+                    key=lambda policy: policy.tenant,
+                )
+            ),
+            default_tenant=self.defaults.policy(""),
+            pool_bytes_max=self.pool.size_bytes if self.pool.enabled else 0,
+            water_permille=tuple(round(level * 10) for level in self.pool.water_percent),
+            run_base_ns=to_ns(self.service.run_base_seconds),
+            run_token_ns=to_ns(self.service.run_token_seconds),
+            sessions_max=self.service.sessions_max,
+        )
+
+    @model_validator(mode="after")
+    def _has_engines(self) -> Self:
+        if not self.engines:
+            raise ValueError("engine: name at least one, or leave it out for the embedded cards")
+        return self
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Self:
+        for key, names in (
+            ("engine.name", [engine.name for engine in self.engines]),
+            ("engine.model", [engine.model for engine in self.engines]),
+            ("tenant.id", [tenant.id for tenant in self.tenants]),
+        ):
+            twice = [name for name, count in Counter(names).items() if count > 1]
+            if twice:
+                raise ValueError(f'{key} "{twice[0]}" is used twice; each must be unique')
+        return self

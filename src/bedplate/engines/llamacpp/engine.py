@@ -1,0 +1,283 @@
+"""The embedded engine: llama.cpp cards behind the engine seam.
+
+Who does what: `fleet` and `card` own processes, `client` speaks HTTP, `prompting` makes ids and
+`answer` reads them back, `transcript` remembers, `storing` moves KV between slots and the pool.
+This module joins them into the life of a turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from bedplate.core.events import Event
+from bedplate.core.ids import BranchId, CardId, EntryId, ModelId, SessionId, SlotId
+from bedplate.engines.base import (
+    Capabilities,
+    ChatRequest,
+    Embeddings,
+    Finished,
+    JsonObject,
+    Lineage,
+    Output,
+    Prompt,
+    StoredKv,
+    TurnRun,
+    message_hash,
+)
+from bedplate.engines.llamacpp.answer import Answer
+from bedplate.engines.llamacpp.fleet import Fleet
+from bedplate.engines.llamacpp.grammar import grammar_for
+from bedplate.engines.llamacpp.model import Licence, Model, licence_of, open_model
+from bedplate.engines.llamacpp.prompting import Prompter, PromptIds, finished_transcript
+from bedplate.engines.llamacpp.request import (
+    PARAMS,
+    check_request,
+    completion_body,
+    is_resumable,
+    reads_calls,
+)
+from bedplate.engines.llamacpp.settings import Settings
+from bedplate.engines.llamacpp.special import Specials
+from bedplate.engines.llamacpp.storing import Storing
+from bedplate.engines.llamacpp.template import make_template
+from bedplate.engines.llamacpp.transcript import Owner, Transcript, Transcripts
+from bedplate.errors import (
+    EngineError,
+    EngineLost,
+    EngineTimeout,
+    InvalidRequest,
+    NoEngine,
+)
+from bedplate.pool import KvPool
+
+_LOG = logging.getLogger(__name__)
+
+TRANSCRIPT_BYTES_MAX = 256 << 20
+"""Memory for the transcripts of all branches; the least recently used leave first."""
+SETTLE_SECONDS = 10.0
+SETTLE_POLL_SECONDS = 0.02
+
+
+class LlamaCppEngine:
+    """One model on the embedded cards of one gateway."""
+
+    def __init__(self, settings: Settings, pool: KvPool | None = None) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._fleet: Fleet | None = None
+        self._model: Model | None = None
+        self._prompter: Prompter | None = None
+        self._storing: Storing | None = None
+        self._stops: tuple[str, ...] = ()
+        self._transcripts = Transcripts(TRANSCRIPT_BYTES_MAX)
+
+    @property
+    def name(self) -> str:
+        """Name from the configuration."""
+        return self._settings.name
+
+    @property
+    def model(self) -> ModelId:
+        """Served model name, as clients write it."""
+        return ModelId(self._settings.model)
+
+    @property
+    def licence(self) -> Licence | None:
+        """Terms of the weights, where they are known; to be shown to the user."""
+        return self._model.licence if self._model else licence_of(self._settings.path)
+
+    @property
+    def fleet(self) -> Fleet:
+        """The cards, between `start` and `stop`."""
+        if self._fleet is None:
+            raise NoEngine(f"engine {self.name} is not started")
+        return self._fleet
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this engine can do; `can_cut` is the model's and known after `start`."""
+        return Capabilities(
+            kv="full" if self._pool is not None else "none",
+            tools=True,
+            grammar=True,
+            logprobs=True,
+            embeddings=self._settings.embeddings,
+            tokenizer=True,
+            can_cut=self._model.can_cut if self._model else False,
+            resumable=True,
+            params=PARAMS,
+        )
+
+    async def start(self, sink: Callable[[Event], None]) -> None:
+        """Verify the model and bring all cards up, in parallel; adopt those that still run.
+
+        Raises:
+            ConfigError: the model cannot be used, or another gateway has this engine's cards.
+            EngineError: a card does not start; those that did are stopped again.
+        """
+        model = self._model = await asyncio.to_thread(open_model, self._settings)
+        specials = Specials(model.special)
+        template = make_template(self._settings.chat_template, model, specials)
+        self._stops = template.stops
+        self._prompter = Prompter(template, specials, self._tokenize)
+        if self._pool is not None:
+            self._storing = Storing(self._pool, model, self._settings, self._transcripts)
+            self._storing.recall()
+        folder = self._pool.folder if self._pool is not None else None
+        self._fleet = Fleet(self._settings, model, slot_folder=folder, sink=sink)
+        await self._fleet.start()
+
+    async def stop(self) -> None:
+        """End all cards, those that were adopted too."""
+        if self._fleet is not None:
+            await self._fleet.stop()
+            self._fleet = None
+
+    async def prepare(self, request: ChatRequest, lineage: Lineage) -> Prompt:
+        """Render and count the prompt; only messages that the branch does not know become tokens.
+
+        Raises:
+            InvalidRequest: something that this engine does not do, named.
+            NoEngine: no card is up to count tokens.
+        """
+        check_request(request)
+        grammar = grammar_for(request)
+        known = await self._known(_owner(lineage))
+        if known is None and lineage.fork_of >= 0:
+            known = await self._known(_owner(lineage)._replace(branch=BranchId(lineage.fork_of)))
+        assert self._prompter is not None
+        payload = await self._prompter.ids_for(request, known=known, grammar=grammar)
+        return Prompt(
+            tokens=payload.tokens,
+            reuse_tokens=payload.reuse,
+            exact=True,
+            resumable=is_resumable(request, grammar),
+            payload=payload,
+        )
+
+    async def run(self, turn: TurnRun) -> AsyncIterator[Sequence[Output]]:
+        """Run the turn on its card and slot. See `Engine.run`."""
+        payload = turn.prompt.payload
+        assert isinstance(payload, PromptIds)
+        assert self._model is not None
+        client = self.fleet.cards[turn.card].server()
+        await self._resume(turn, payload)
+        body = completion_body(turn, payload, self._stops)
+        prompt_tokens = len(body["prompt"])
+        answer = Answer(
+            prompt_tokens=prompt_tokens,
+            earlier=payload.delivered,
+            fragments=self._model.fragments,
+            tools=reads_calls(turn.request),
+            logprobs=turn.request.top_logprobs if turn.request.logprobs else None,
+        )
+        deadline = time.monotonic() + turn.deadline_s
+        events = client.complete(body)
+        try:
+            while True:
+                outputs = answer.feed(await _next_batch(events, turn, deadline))
+                last = outputs[-1] if outputs else None
+                if isinstance(last, Finished):
+                    assert answer.ending is not None
+                    hashed = message_hash(last.message)
+                    transcript = finished_transcript(payload, hashed, answer.ending)
+                    self._transcripts.put(_owner(turn.lineage), transcript)
+                    yield outputs
+                    return
+                if outputs:
+                    yield outputs
+        finally:
+            await events.aclose()
+            if not answer.over:
+                await self._settle(turn, answer, prompt_tokens)
+
+    async def store_kv(
+        self, card: CardId, slot: SlotId, lineage: Lineage, entry: EntryId
+    ) -> StoredKv:
+        """Copy the idle slot to the pool with its transcript."""
+        return await self._moves().store(
+            self.fleet.cards[card].server(), slot, _owner(lineage), entry
+        )
+
+    async def load_kv(self, card: CardId, slot: SlotId, lineage: Lineage, entry: EntryId) -> int:
+        """Fill the slot from the pool, verified before and by the server's own count after."""
+        return await self._moves().load(
+            self.fleet.cards[card].server(), slot, _owner(lineage), entry
+        )
+
+    async def drop_kv(self, card: CardId, slot: SlotId) -> None:
+        """Empty the slot."""
+        await self.fleet.cards[card].server().erase(slot)
+
+    async def forget(self, session: SessionId) -> None:
+        """Drop the transcripts of an ended session."""
+        self._transcripts.forget(session)
+
+    async def embed(self, inputs: Sequence[str]) -> Embeddings:
+        """Embed texts, where the settings ask for it."""
+        embedder = self.fleet.embedder
+        if embedder is None:
+            raise InvalidRequest(f"model {self.model} does not serve embeddings", param="model")
+        return Embeddings(*await embedder.server().embed(inputs))
+
+    async def _resume(self, turn: TurnRun, payload: PromptIds) -> None:
+        """Bring `delivered` to what the client has, its ids from text where need be."""
+        delivered = payload.delivered
+        delivered.cut(turn.resume_tokens)
+        if delivered.text and not delivered.exact:
+            assert self._prompter is not None
+            delivered.ids[:] = await self._prompter.text_ids(delivered.text)
+
+    async def _settle(self, turn: TurnRun, answer: Answer, prompt_tokens: int) -> None:
+        """After a cut run, wait until its slot is free, and book what the server did unseen."""
+        card = self.fleet.cards[turn.card]
+        ledger = self.fleet.ledgers[turn.card]
+        deadline = time.monotonic() + SETTLE_SECONDS
+        try:
+            while time.monotonic() < deadline:
+                slot = (await card.server().slots())[turn.slot]
+                if not slot["is_processing"]:
+                    held = int(slot.get("n_prompt_tokens", 0))
+                    if answer.started:
+                        ledger.unseen_answer(held - prompt_tokens + 1 - answer.counted)
+                    else:
+                        ledger.unseen_prompt(held, answer.cached or turn.expect_cached_tokens)
+                    return
+                await asyncio.sleep(SETTLE_POLL_SECONDS)
+        except EngineError as error:
+            _LOG.info("card %s: not seen to stop turn %s: %s", card.id, turn.turn, error.message)
+            return
+        _LOG.error("card %s does not stop turn %s", card.id, turn.turn)
+
+    async def _tokenize(self, content: Sequence[str | int], first: bool) -> list[int]:
+        return await self.fleet.any_card().server().tokenize(content, add_special=first)
+
+    def _moves(self) -> Storing:
+        if self._storing is None:
+            raise EngineError(f"engine {self.name} has no pool")
+        return self._storing
+
+    async def _known(self, owner: Owner) -> Transcript | None:
+        if self._storing is None:
+            return self._transcripts.get(owner)
+        return await self._storing.recalled(owner)
+
+
+async def _next_batch(
+    events: AsyncIterator[list[JsonObject]], turn: TurnRun, deadline: float
+) -> list[JsonObject]:
+    """Return the next events of a run; `deadline` is on the monotonic clock."""
+    try:
+        async with asyncio.timeout(deadline - time.monotonic()):
+            return await anext(events)
+    except StopAsyncIteration:
+        raise EngineLost(f"card {turn.card} ended the answer of turn {turn.turn}") from None
+    except TimeoutError:
+        raise EngineTimeout(f"turn {turn.turn} did not end in {turn.deadline_s:.0f} s") from None
+
+
+def _owner(lineage: Lineage) -> Owner:
+    return Owner(lineage.tenant, lineage.session, lineage.branch)

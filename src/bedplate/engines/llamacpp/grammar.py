@@ -1,0 +1,115 @@
+"""Grammars for constrained output, checked before they reach a card.
+
+The server compiles llguidance's Lark form; where that fails it warns in its log and generates
+without any constraint. So every grammar is compiled here first, by the same library, and a schema
+that it does not take is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import llguidance
+import orjson
+
+from bedplate.engines.base import ChatRequest, JsonObject
+from bedplate.engines.llamacpp.template import CALL_CLOSE, CALL_OPEN
+from bedplate.errors import InvalidRequest
+
+CALLS_MAX = 16
+"""Tool calls in one answer that a grammar admits."""
+NO_ARGUMENTS: JsonObject = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def grammar_for(request: ChatRequest) -> str | None:
+    """Return the grammar that this request's answer must follow, None for free text.
+
+    A required or named tool gives calls only. A response format gives JSON, or a call where tools
+    may be called too.
+
+    Raises:
+        InvalidRequest: a schema that cannot be enforced.
+    """
+    if must_call(request):
+        return _checked(_calls(request), "tools")
+    schema = _response_schema(request.response_format)
+    if schema is None:
+        return None
+    rules = [f"answer: %json {_json(schema)}"]
+    if request.tools and request.tool_choice == "auto":
+        return _checked(["start: answer | calls", *rules, *_calls(request, "calls")], "tools")
+    return _checked(["start: answer", *rules], "response_format")
+
+
+def must_call(request: ChatRequest) -> bool:
+    """Tell whether the answer has to be a tool call."""
+    return request.tool_choice == "required" or isinstance(request.tool_choice, dict)
+
+
+def _calls(request: ChatRequest, rule: str = "start") -> list[str]:
+    """Return the rules of one or more calls in Hermes form."""
+    tools = _choosable(request)
+    names = [f"call_{index}" for index in range(len(tools))]
+    rules = [f"call: {' | '.join(names)}"]
+    tail = f"}}\n{CALL_CLOSE}"
+    for name, tool in zip(names, tools, strict=True):
+        function = tool["function"]
+        head = f'{CALL_OPEN}\n{{"name": {_text(function["name"])}, "arguments": '
+        schema = function.get("parameters") or NO_ARGUMENTS
+        rules.append(f"{name}: {_text(head)} %json {_json(schema)} {_text(tail)}")
+    more = f' ("\\n" call){{0,{CALLS_MAX - 1}}}' if request.parallel_tool_calls else ""
+    return [f"{rule}: call{more}", *rules]
+
+
+def _choosable(request: ChatRequest) -> Sequence[JsonObject]:
+    if not isinstance(request.tool_choice, dict):
+        return request.tools
+    function = request.tool_choice.get("function")
+    name = function.get("name") if isinstance(function, dict) else None
+    found = [tool for tool in request.tools if tool.get("function", {}).get("name") == name]
+    if not found:
+        raise InvalidRequest(
+            f"tool_choice names {name!r}, which is not in tools", param="tool_choice"
+        )
+    return found
+
+
+def _response_schema(form: JsonObject | None) -> JsonObject | None:
+    kind = "text" if form is None else form.get("type")
+    if form is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    if kind == "json_schema":
+        outer = form.get("json_schema")
+        schema = outer.get("schema") if isinstance(outer, dict) else None
+        if isinstance(schema, dict):
+            return schema
+        raise InvalidRequest("json_schema needs a schema", param="response_format")
+    raise InvalidRequest(f"unknown response format {kind!r}", param="response_format")
+
+
+def _json(schema: JsonObject) -> str:
+    """Return a schema for `%json`, without white space in what it produces: tokens cost time."""
+    return _text({"x-guidance": {"whitespace_flexible": False}, **schema})
+
+
+def _text(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _checked(rules: Sequence[str], param: str) -> str:
+    grammar = "\n".join(("%llguidance {}", *rules))
+    problem = _problem(grammar)
+    if problem:
+        raise InvalidRequest(f"this schema cannot be enforced: {problem}", param=param)
+    return grammar
+
+
+@lru_cache(maxsize=256)
+def _problem(grammar: str) -> str:
+    """Return what the compiler says of a grammar, empty when it takes it. Cost: some ms, once."""
+    said = str(llguidance.LLMatcher.validate_grammar(grammar))
+    return said.partition("\n")[0].partition("): ")[2] or said

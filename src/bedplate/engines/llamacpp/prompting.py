@@ -1,0 +1,193 @@
+"""From a request to token ids: what is known already, and only the rest as text."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bedplate.engines.base import ChatRequest, JsonObject
+from bedplate.engines.llamacpp.answer import Delivered, Ending
+from bedplate.engines.llamacpp.special import Specials, free_mark
+from bedplate.engines.llamacpp.template import Part, Template, plain_messages
+from bedplate.engines.llamacpp.transcript import (
+    HASH_BYTES,
+    Transcript,
+    common_tokens,
+    message_hashes,
+    pack,
+    root_hash,
+    unpack,
+)
+from bedplate.errors import EngineProtocolError, InvalidRequest
+
+BOUNDARY = -1
+"""Stands between parts in a call to the tokenizer, which gives integers back as they are."""
+
+Tokenize = Callable[[Sequence[str | int], bool], Awaitable[list[int]]]
+"""Texts, and whether the vocabulary's begin-of-text token comes first."""
+
+
+@dataclass(slots=True)
+class PromptIds:
+    """The payload of a `Prompt`: its ids packed, and what its transcript will need.
+
+    `delivered` is what earlier attempts of the turn gave to the client.
+    """
+
+    root: bytes
+    hashes: bytes
+    ends: list[int]
+    ids: bytes
+    reuse: int
+    grammar: str | None
+    delivered: Delivered = field(default_factory=Delivered)
+
+    @property
+    def tokens(self) -> int:
+        """Length of the prompt."""
+        return len(self.ids) // 4
+
+
+class Prompter:
+    """Turns requests of one engine into ids."""
+
+    def __init__(self, template: Template, specials: Specials, tokenize: Tokenize) -> None:
+        self._template = template
+        self._specials = specials
+        self._tokenize = tokenize
+
+    async def ids_for(
+        self, request: ChatRequest, *, known: Transcript | None, grammar: str | None
+    ) -> PromptIds:
+        """Return the prompt: the longest known run of leading messages, then what is new.
+
+        Raises:
+            InvalidRequest: messages that this model cannot take.
+        """
+        messages, tools = self._inert(plain_messages(request.messages), list(request.tools))
+        hashes = message_hashes(request.messages)
+        root = root_hash(self._template.name, request.tools)
+        since = known.known(root, hashes) if known else 0
+        parts = self._template.render(messages.plain, tools, since=since)
+        if parts is None and since:
+            since = 0
+            parts = self._template.render(messages.plain, tools, since=0)
+        assert parts is not None
+        ends: list[int] = []
+        old = b""
+        if known is not None and since:
+            ends = unpack(known.ends)[:since].tolist()
+            old = known.ids[: ends[-1] * 4]
+        new, new_ends = await self._tokens(parts, messages, len(old) // 4, first=since == 0)
+        ends += [0] * (len(request.messages) - since)
+        for index, end in new_ends:
+            ends[index] = end
+        ids = old + pack(new)
+        reuse = 0
+        if known is not None:
+            # At least one token is always computed: its logits are the first of the answer.
+            reuse = min(known.computed, common_tokens(known.ids, ids), len(ids) // 4 - 1)
+        return PromptIds(root, hashes, ends, ids, reuse, grammar)
+
+    async def text_ids(self, text: str) -> list[int]:
+        """Return the ids of content that stands in the middle of a prompt, special texts inert."""
+        mark = free_mark([text])
+        pieces: list[str | int] = [text]
+        if mark is not None:
+            pieces = [piece for piece in self._specials.cut(text, mark).split(mark) if piece]
+        return await self._tokenize(pieces, False)
+
+    async def _tokens(
+        self, parts: Sequence[Part], messages: Inert, offset: int, *, first: bool
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the ids of parts, and where in the whole prompt each message ends."""
+        content: list[str | int] = []
+        for part in parts:
+            content += messages.pieces(part.text)
+            content.append(BOUNDARY)
+        answered = await self._tokenize(content, first)
+        ids: list[int] = []
+        ends: list[tuple[int, int]] = []
+        done = 0
+        for token in answered:
+            if token != BOUNDARY:
+                ids.append(token)
+                continue
+            if parts[done].ends >= 0:
+                ends.append((parts[done].ends, offset + len(ids)))
+            done += 1
+        if done != len(parts):
+            raise EngineProtocolError("the tokenizer of the card lost a part of the prompt")
+        return ids, ends
+
+    def _inert(
+        self, messages: list[JsonObject], tools: list[JsonObject]
+    ) -> tuple[Inert, list[JsonObject]]:
+        texts: list[str] = []
+        _each_text([messages, tools], texts.append)
+        mark = free_mark(texts)
+        if mark is None:
+            raise InvalidRequest(
+                "the messages use every private-use character from U+E000 to U+E00F",
+                param="messages",
+            )
+        specials = self._specials
+
+        def cut(text: str) -> str:
+            return specials.cut(text, mark)
+
+        if all(cut(text) is text for text in texts):
+            return Inert(messages, None), tools
+        return Inert(_mapped(messages, cut), mark), _mapped(tools, cut)
+
+
+@dataclass(frozen=True, slots=True)
+class Inert:
+    """Messages whose special texts are cut in two by `mark`; None where there were none."""
+
+    plain: list[JsonObject]
+    mark: str | None
+
+    def pieces(self, text: str) -> list[str | int]:
+        """Return rendered text as the pieces that are tokenised each by itself."""
+        if self.mark is None:
+            return [text] if text else []
+        return [piece for piece in text.split(self.mark) if piece]
+
+
+def finished_transcript(prompt: PromptIds, message: bytes, ending: Ending) -> Transcript:
+    """Return the transcript after an answer whose message hash is `message`."""
+    ids = prompt.ids + pack(ending.ids)
+    ends = [*prompt.ends, len(ids) // 4 if ending.whole else 0]
+    return Transcript(
+        root=prompt.root,
+        hashes=prompt.hashes + message[:HASH_BYTES],
+        ends=pack(ends),
+        ids=ids,
+        computed=min(ending.kv_tokens, len(ids) // 4),
+        complete=not ending.fillable,
+        tail=ending.tail,
+    )
+
+
+def _each_text(value: Any, take: Callable[[str], None]) -> None:
+    if isinstance(value, str):
+        take(value)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            take(key)
+            _each_text(item, take)
+    elif isinstance(value, list):
+        for item in value:
+            _each_text(item, take)
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {change(key): _mapped(item, change) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_mapped(item, change) for item in value]
+    return value

@@ -1,0 +1,104 @@
+"""From a chat request to the body of the server's /completion, and what this engine refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bedplate.engines.base import ChatRequest, JsonObject, TurnRun
+from bedplate.engines.llamacpp.answer import FINAL_FIELDS
+from bedplate.engines.llamacpp.grammar import must_call
+from bedplate.engines.llamacpp.prompting import PromptIds
+from bedplate.engines.llamacpp.transcript import unpack
+from bedplate.errors import InvalidRequest
+
+PARAMS = frozenset({"top_k", "min_p", "typical_p", "repeat_penalty", "repeat_last_n", "ignore_eos"})
+"""Parameters beyond OpenAI's that the server takes as they are."""
+TOP_LOGPROBS_MAX = 20
+_SEEDS = (1 << 32) - 1
+"""The largest seed of the server means a random one."""
+
+
+def check_request(request: ChatRequest) -> None:
+    """Refuse what this engine does not do, by the name of the field.
+
+    Raises:
+        InvalidRequest: the field is not supported, or out of range.
+    """
+    if request.n != 1:
+        raise InvalidRequest("this model gives one choice; set n to 1", param="n")
+    if request.top_logprobs > TOP_LOGPROBS_MAX:
+        raise InvalidRequest(
+            f"top_logprobs must be at most {TOP_LOGPROBS_MAX}", param="top_logprobs"
+        )
+    for name in request.extra:
+        if name not in PARAMS:
+            raise InvalidRequest(f"this model does not take {name}", param=name)
+    names = set()
+    for index, tool in enumerate(request.tools):
+        function = tool.get("function")
+        if tool.get("type") != "function" or not isinstance(function, dict):
+            raise InvalidRequest("only function tools are supported", param=f"tools[{index}]")
+        if not isinstance(function.get("name"), str) or not function["name"]:
+            raise InvalidRequest("a function needs a name", param=f"tools[{index}].function.name")
+        names.add(function["name"])
+    if must_call(request) and not names:
+        raise InvalidRequest("tool_choice asks for a call, but there are no tools", param="tools")
+    if isinstance(request.tool_choice, str) and request.tool_choice not in (
+        "none",
+        "auto",
+        "required",
+    ):
+        raise InvalidRequest("tool_choice must be none, auto or required", param="tool_choice")
+    _logit_bias(request)
+
+
+def reads_calls(request: ChatRequest) -> bool:
+    """Tell whether calls in the answer become tool_calls; with `none` they stay text."""
+    return bool(request.tools) and request.tool_choice != "none"
+
+
+def is_resumable(request: ChatRequest, grammar: str | None) -> bool:
+    """Tell whether an answer cut by a lost card may go on elsewhere: plain text only."""
+    return grammar is None and not reads_calls(request) and not request.logprobs
+
+
+def completion_body(turn: TurnRun, payload: PromptIds, stops: tuple[str, ...]) -> JsonObject:
+    """Return the body of one run; what earlier attempts delivered is part of the prompt."""
+    request = turn.request
+    body: JsonObject = {
+        "prompt": unpack(payload.ids).tolist() + payload.delivered.ids,
+        "id_slot": turn.slot,
+        "n_predict": max(1, turn.limit_tokens - payload.delivered.tokens),
+        "cache_prompt": True,
+        "stream": True,
+        "return_progress": True,
+        "return_tokens": True,
+        "response_fields": FINAL_FIELDS,
+    }
+    for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty"):
+        value = getattr(request, name)
+        if value is not None:
+            body[name] = value
+    if request.presence_penalty or request.frequency_penalty:
+        body["repeat_last_n"] = -1
+    if request.seed is not None:
+        body["seed"] = request.seed % _SEEDS
+    if request.stop or stops:
+        body["stop"] = [*request.stop, *stops]
+    if request.logprobs:
+        body["n_probs"] = max(1, request.top_logprobs)
+    if payload.grammar is not None:
+        body["grammar"] = payload.grammar
+    if request.logit_bias:
+        body["logit_bias"] = _logit_bias(request)
+    body.update(request.extra)
+    return body
+
+
+def _logit_bias(request: ChatRequest) -> list[list[Any]]:
+    try:
+        return [[int(token), float(bias)] for token, bias in (request.logit_bias or {}).items()]
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(
+            "logit_bias must map token ids to numbers", param="logit_bias"
+        ) from error

@@ -1,0 +1,13 @@
+"""Engine adapter for OpenAI-compatible endpoints: vLLM, SGLang, MindIE, llama.cpp's server, others.
+
+One endpoint is one card. Its KV cache is its own (`kv: hints`): nothing is stored or loaded, core
+models what the endpoint holds and is corrected by the usage that it reports.
+
+Reading order: `servers` (what each kind of server can do, as data), `engine` (a turn's way),
+`body` (the request sent), `sse` and `answer` (the stream read), `tool_calls`, `faults` (errors),
+`prompts` (counting), `health` and `metrics` (is it up, and its own counters).
+"""
+
+from bedplate.engines.openai.engine import OpenAIEngine
+
+__all__ = ["OpenAIEngine"]

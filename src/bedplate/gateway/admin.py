@@ -1,0 +1,42 @@
+"""Operators' endpoints, behind an admin key: cards out and in, the whole state."""
+
+from __future__ import annotations
+
+from bedplate.core.events import CardDraining
+from bedplate.core.ids import CardId
+from bedplate.gateway.endpoints import respond_json
+from bedplate.gateway.errors_http import UnknownPath
+from bedplate.gateway.http import Exchange
+from bedplate.gateway.parts import Parts
+
+CARDS = "/v1/admin/cards/"
+STATE = "/v1/admin/state"
+
+
+class Admin:
+    """`POST /v1/admin/cards/{id}/drain` and `/undrain`, `GET /v1/admin/state`."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def card(self, exchange: Exchange) -> None:
+        """Take a card out (running turns end, sessions move, none are cut), or back in."""
+        parts = self._parts
+        credential = parts.door.admit_operator(exchange, parts.runtime.now_ns())
+        name, _, verb = exchange.path.removeprefix(CARDS).rpartition("/")
+        if verb not in ("drain", "undrain"):
+            raise UnknownPath("Cards take /drain and /undrain.")
+        if all(card["card"] != name for card in parts.view.cards()):
+            raise UnknownPath("There is no such card. `bedplate sessions` shows them.")
+        on = verb == "drain"
+        seq = parts.runtime.post(CardDraining(CardId(name), on))
+        body = {"key": credential.key_id, "verb": verb, "card": name, "event_seq": seq}
+        await parts.runtime.committed(parts.runtime.note("operator", credential.tenant, "", body))
+        await respond_json(exchange, {"card": name, "draining": on})
+
+    async def state(self, exchange: Exchange) -> None:
+        """Answer with cards, pool, lanes and sessions, and why each turn waits."""
+        parts = self._parts
+        parts.door.admit_operator(exchange, parts.runtime.now_ns())
+        sessions = [shown for _, shown in parts.view.sessions(None)]
+        await respond_json(exchange, {**parts.view.state(), "sessions": sessions})

@@ -1,0 +1,149 @@
+"""The cold endpoints for clients: models, embeddings, sessions, health, metrics."""
+
+from __future__ import annotations
+
+import orjson
+
+from bedplate.core.ids import ModelId, SessionId
+from bedplate.core.limits import LANE_NAMES
+from bedplate.core.units import SECOND_NS
+from bedplate.engines.base import JsonObject
+from bedplate.errors import Draining, UnknownModel, UnknownSession
+from bedplate.gateway.door import check_model
+from bedplate.gateway.errors_http import JSON_TYPE
+from bedplate.gateway.http import Exchange
+from bedplate.gateway.metrics import CONTENT_TYPE, Metrics
+from bedplate.gateway.openai.embeddings import embedding_body, read_embedding
+from bedplate.gateway.openai.wire import check_content_type, decode, model_of
+from bedplate.gateway.parts import Parts
+from bedplate.gateway.recognition import checked_name
+
+MODELS = "/v1/models/"
+SESSIONS = "/v1/sessions/"
+_NO_STORE = (b"cache-control", b"no-store")
+
+
+async def respond_json(exchange: Exchange, value: object, *, status: int = 200) -> None:
+    """Send a JSON value."""
+    await exchange.respond(status, [JSON_TYPE, _NO_STORE], orjson.dumps(value))
+
+
+class Models:
+    """`GET /v1/models`, `GET /v1/models/{id}`: what this key may call."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._created = parts.runtime.now_ns() // SECOND_NS
+
+    async def list(self, exchange: Exchange) -> None:
+        """Answer with the models that the key permits."""
+        parts = self._parts
+        credential = parts.door.admit(exchange, parts.runtime.now_ns())
+        allowed = credential.models
+        models = [m for m in parts.runtime.models() if not allowed or m in allowed]
+        data = [self._object(model) for model in models]
+        await respond_json(exchange, {"object": "list", "data": data})
+
+    async def get(self, exchange: Exchange) -> None:
+        """Answer with one model; its name may hold slashes."""
+        parts = self._parts
+        credential = parts.door.admit(exchange, parts.runtime.now_ns())
+        model = ModelId(exchange.path.removeprefix(MODELS))
+        if credential.models and model not in credential.models:
+            raise UnknownModel("No such model for this key. GET /v1/models lists them.")
+        parts.runtime.engine_for(model)
+        await respond_json(exchange, self._object(model))
+
+    def _object(self, model: ModelId) -> JsonObject:
+        return {"id": model, "object": "model", "created": self._created, "owned_by": "bedplate"}
+
+
+class Embeddings:
+    """`POST /v1/embeddings`, where the engine of the model has it."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def post(self, exchange: Exchange) -> None:
+        """Embed one text or several."""
+        parts = self._parts
+        credential = parts.door.admit(exchange, parts.runtime.now_ns())
+        lane = parts.door.lane(exchange, credential)
+        exchange.lane = LANE_NAMES[lane]
+        if parts.draining:
+            raise Draining("The service is shutting down. Send the call to another one.")
+        check_content_type(exchange.header(b"content-type"))
+        body = decode(await exchange.body(size_max=parts.body_bytes_max))
+        model = model_of(body)
+        check_model(credential, model)
+        engine = parts.runtime.engine_for(model)
+        call = read_embedding(body, engine.capabilities)
+        found = await parts.runtime.embed(credential.tenant, lane, model, call.inputs)
+        await exchange.respond(200, [JSON_TYPE], embedding_body(call, found))
+
+
+class Sessions:
+    """`GET /v1/sessions`, `GET` and `DELETE /v1/sessions/{id}`: the tenant's own, and no others."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def list(self, exchange: Exchange) -> None:
+        """Answer with the tenant's live sessions."""
+        parts = self._parts
+        credential = parts.door.admit(exchange, parts.runtime.now_ns())
+        found = parts.view.sessions(credential.tenant)
+        data = [self._shown(session, shown) for session, shown in found]
+        await respond_json(exchange, {"object": "list", "data": data})
+
+    async def get(self, exchange: Exchange) -> None:
+        """Answer with one session: its branches, where their KV is, what its turns wait for."""
+        session = self._find(exchange)
+        shown = self._parts.view.session(session)
+        if shown is None:
+            raise UnknownSession("No such session: it ended or never existed.")
+        await respond_json(exchange, self._shown(session, shown))
+
+    async def delete(self, exchange: Exchange) -> None:
+        """End a session: its running turns stop, its KV is dropped. Durable when answered."""
+        session = self._find(exchange)
+        runtime = self._parts.runtime
+        await runtime.committed(runtime.close_session(session, "closed"))
+        name = exchange.path.removeprefix(SESSIONS)
+        await respond_json(exchange, {"id": name, "object": "session", "deleted": True})
+
+    def _find(self, exchange: Exchange) -> SessionId:
+        """Return the session that the path names; another tenant's is as unknown as none."""
+        parts = self._parts
+        credential = parts.door.admit(exchange, parts.runtime.now_ns())
+        name = checked_name(exchange.path.removeprefix(SESSIONS))
+        return parts.recogniser.find(credential.tenant, name)
+
+    def _shown(self, session: SessionId, shown: JsonObject) -> JsonObject:
+        """Return a session under the name by which its client knows it."""
+        return {"object": "session", **shown, "id": self._parts.recogniser.public_id(session)}
+
+
+class Health:
+    """`/healthz`, `/readyz`, `/metrics`: for probes and scrapers, no key needed."""
+
+    def __init__(self, parts: Parts, metrics: Metrics) -> None:
+        self._parts = parts
+        self._metrics = metrics
+
+    async def alive(self, exchange: Exchange) -> None:
+        """Answer 200 while the process serves at all."""
+        await respond_json(exchange, {"status": "ok"})
+
+    async def ready(self, exchange: Exchange) -> None:
+        """Answer 200 while a new call has a chance, else 503."""
+        if self._parts.draining:
+            await respond_json(exchange, {"status": "draining"}, status=503)
+        elif not self._parts.runtime.ready:
+            await respond_json(exchange, {"status": "not ready"}, status=503)
+        else:
+            await respond_json(exchange, {"status": "ready"})
+
+    async def metrics(self, exchange: Exchange) -> None:
+        """Answer with one scrape."""
+        await exchange.respond(200, [(b"content-type", CONTENT_TYPE)], self._metrics.render())

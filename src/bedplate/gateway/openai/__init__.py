@@ -1,0 +1,1 @@
+"""OpenAI's wire format: requests checked field by field, answers built as bytes."""

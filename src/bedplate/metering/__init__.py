@@ -1,0 +1,1 @@
+"""Metering: usage rows, prices, bills and their reconciliation, all folds over the journal."""

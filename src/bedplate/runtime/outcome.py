@@ -1,0 +1,70 @@
+"""Between the words of the core and those of the outside: error codes, ends of a turn."""
+
+from __future__ import annotations
+
+from bedplate import errors
+from bedplate.core.units import SECOND_NS
+from bedplate.engines.base import JsonObject
+from bedplate.errors import BedplateError
+
+_STATUS_OF_FINISH = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "stop",
+}
+
+
+def _by_code() -> dict[str, type[BedplateError]]:
+    """Every class of the error tree by its own code; the more general class keeps a shared code."""
+    found: dict[str, type[BedplateError]] = {}
+    level: list[type[BedplateError]] = [BedplateError]
+    while level:
+        for cls in level:
+            found.setdefault(cls.code, cls)
+        level = [child for cls in level for child in cls.__subclasses__()]
+    return found
+
+
+_CLASS_OF_CODE = _by_code()
+_MESSAGES = {
+    errors.NoEngine.code: "no card that serves this model is up; try again later",
+    errors.Draining.code: "the service is shutting down; send the call to another one",
+    errors.LaneFull.code: "the queue of this tenant and lane is full; try again later",
+    errors.QuotaExceeded.code: "a limit of this tenant is reached",
+    errors.ContextTooLong.code: "the prompt is longer than one card can hold",
+    errors.EngineLost.code: "the engine was lost while it served the call",
+    errors.EngineTimeout.code: "the engine did not finish within the deadline of the call",
+}
+
+
+def error_of(reason: str, detail: str, *, retry_after_ns: int, refused: bool) -> BedplateError:
+    """Return the error that a Refuse (`refused`) or FailTurn of the core means to a client.
+
+    A reason that is no code of the tree stays as the code of a CapacityError when the call was
+    refused, and of an EngineError when an accepted one failed.
+    """
+    cls = _CLASS_OF_CODE.get(reason)
+    message = _MESSAGES.get(reason, reason.replace("_", " "))
+    if detail:
+        message = f"{message}: {detail}"
+    retry_after_s = retry_after_ns / SECOND_NS if retry_after_ns > 0 else None
+    if cls is None:
+        base: type[BedplateError] = errors.CapacityError if refused else errors.EngineError
+        return base(message, retry_after_s=retry_after_s, code=reason)
+    return cls(message, retry_after_s=retry_after_s)
+
+
+def status_of(finish_reason: str) -> str:
+    """Return the core's word for OpenAI's finish_reason; an unknown one counts as stop."""
+    return _STATUS_OF_FINISH.get(finish_reason, "stop")
+
+
+def tool_of(message: JsonObject) -> str:
+    """Return the name of the first tool that an assistant message calls, or an empty string."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return ""
+    function = calls[0].get("function")
+    return str(function.get("name") or "") if isinstance(function, dict) else ""

@@ -1,0 +1,405 @@
+"""The service: a core, its journal, its engines and its pool, as one object.
+
+The gateway calls `submit` and iterates over the stream that it returns; everything else here is for
+starting, stopping, looking in, and telling the journal what happened at the door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from bedplate.config import Config
+from bedplate.core import events as ev
+from bedplate.core.actions import Settled
+from bedplate.core.base import Base
+from bedplate.core.events import Event
+from bedplate.core.ids import BranchId, ModelId, SessionId, TenantId, TurnId
+from bedplate.engines.base import Embeddings, Engine
+from bedplate.errors import Draining, EngineProtocolError, JournalError, UnknownModel
+from bedplate.journal import Content, Journal
+from bedplate.pool import KvPool
+from bedplate.replay import bedplate_version, core_version
+from bedplate.runtime.clock import Clock
+from bedplate.runtime.committer import Committer, Hooks
+from bedplate.runtime.driver import LiveDriver
+from bedplate.runtime.executor import Executor, ExecutorDeps, LiveTurn
+from bedplate.runtime.loop import CoreLoop
+from bedplate.runtime.moves import MoveDeps, Moves
+from bedplate.runtime.recovery import Recovered, reconcile, recover
+from bedplate.runtime.slots import SlotUse
+from bedplate.runtime.snapshots import Snapshots
+from bedplate.runtime.stats import Stats
+from bedplate.runtime.timers import CoreTimer
+from bedplate.runtime.turns import Call, TurnStream
+
+_log = logging.getLogger(__name__)
+
+DRAIN_END_S = 3.0
+"""How long turns that were cancelled at the end of a drain may take to end."""
+
+
+class Service:
+    """One cell, live. Everything but `start`'s recovery happens in one event loop's thread.
+
+    The service owns what it is given: `stop` stops the engines and closes pool and journal.
+    """
+
+    def __init__(
+        self, config: Config, engines: Sequence[Engine], pool: KvPool | None, journal: Journal
+    ) -> None:
+        self.config = config
+        self.engines = tuple(engines)
+        self.pool = pool
+        self.journal = journal
+        self._by_model: dict[ModelId, Engine] = {engine.model: engine for engine in engines}
+        assert len(self._by_model) == len(self.engines), "one engine serves one model"
+        self._policy = config.policy()
+        self._slots = SlotUse()
+        self._draining = False
+        self._closed = False
+        self._clock: Clock
+        self._committer: Committer
+        self._driver: LiveDriver
+        self._loop: CoreLoop
+        self._snapshots: Snapshots
+
+    # Life.
+
+    async def start(self, *, progress: Callable[[int], None] | None = None) -> None:
+        """Recover from the journal, then start every engine and wait until each is ready.
+
+        Raises:
+            JournalError: the journal cannot be recovered; the message says what to do.
+            EngineError, ConfigError: an engine cannot start; everything else is stopped again.
+        """
+        try:
+            recovered = await asyncio.to_thread(recover, self.journal, progress=progress)
+        except BaseException:
+            self._close_files()
+            raise
+        self._assemble(recovered)
+        try:
+            self._take_over(recovered)
+            await self.committed(self._committer.published)
+            starts = [engine.start(partial(self._heard, engine)) for engine in self.engines]
+            await asyncio.gather(*starts)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def drain(self, timeout_s: float) -> None:
+        """Refuse new turns, let the accepted ones end, cancel after `timeout_s` what has not."""
+        if self._loop.halt_error is not None:
+            return
+        self._draining = True
+        self.post(ev.ShutdownRequested())
+        await self._driver.wait_idle(timeout_s)
+        for turn, live in list(self._driver.turns.items()):
+            seq = self.post(ev.TurnCancelled(turn, "shutdown"))
+            live.stream.fail(Draining("the service shut down before the answer was complete"), seq)
+        await self._driver.wait_idle(DRAIN_END_S)
+
+    async def stop(self) -> None:
+        """Stop the engines, write a snapshot, close journal and pool. Call `drain` first."""
+        if self._closed:
+            return
+        self._closed = True
+        driver = self._driver
+        driver.timer.clear()
+        await driver.executor.stop()
+        await driver.moves.stop()
+        stops = [engine.stop() for engine in self.engines]
+        for result in await asyncio.gather(*stops, return_exceptions=True):
+            if isinstance(result, BaseException):
+                _log.error("an engine did not stop: %s", result)
+        await driver.stop()
+        if self._loop.halt_error is None:
+            self._snapshots.take()
+            self._loop.note("shutdown", "", "", {"turns": len(driver.turns)})
+        for live in driver.turns.values():
+            live.stream.fail(Draining("the service stopped"), self._committer.published)
+        if not await self._committer.close():
+            _log.error("records from %d on could not be written", self._committer.durable + 1)
+        await self._snapshots.stop()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        self._closed = True
+        self.journal.close()
+        if self.pool is not None:
+            self.pool.close()
+
+    async def wait_halted(self) -> BaseException:
+        """Return the error that halted the core, once one does; the process should exit then."""
+        return await self._driver.wait_halted()
+
+    # Turns.
+
+    def submit(self, call: Call) -> TurnStream:
+        """Journal the arrival and let the core decide; the decision comes through the stream.
+
+        Raises:
+            JournalError: the journal cannot be written now, or the core has halted. The call leaves
+                no record, for there is nowhere to write it.
+            UnknownModel: no engine serves the model.
+        """
+        if self._committer.stalled:
+            raise JournalError(
+                "the journal cannot be written now, so no call is taken; is its disk full?",
+                retry_after_s=2.0,
+            )
+        self._loop.check_running()
+        driver = self._driver
+        lineage, prompt, request = call.lineage, call.prompt, call.request
+        engine = self.engine_for(request.model)
+        if call.turn in driver.turns or not 0 <= prompt.reuse_tokens <= prompt.tokens > 0:
+            raise EngineProtocolError(f"engine {engine.name} prepared turn {call.turn} wrongly")
+        stream = TurnStream(call.turn, committed=self._may_leave, cancel=self._cancel)
+        stream.arrival_ns = self._clock.now_ns()
+        driver.turns[call.turn] = LiveTurn(call, stream, engine)
+        opens = lineage.session not in driver.tenants
+        if opens:
+            driver.tenants[lineage.session] = lineage.tenant
+        arrived = ev.TurnArrived(
+            turn=call.turn,
+            session=lineage.session,
+            branch=lineage.branch,
+            fork_of=lineage.fork_of,
+            tenant=lineage.tenant,
+            lane=lineage.lane,
+            model=request.model,
+            prompt_tokens=prompt.tokens,
+            reuse_tokens=prompt.reuse_tokens,
+            limit_tokens=request.limit_tokens,
+            resumable=prompt.resumable,
+            exact=prompt.exact,
+        )
+        stream.open_gate(self.post(arrived, call.contents))
+        if opens and call.turn not in driver.turns:
+            del driver.tenants[lineage.session]  # refused at the door: no session was opened
+        return stream
+
+    async def embed(
+        self, tenant: TenantId, lane: int, model: ModelId, inputs: Sequence[str]
+    ) -> Embeddings:
+        """Embed texts; metered like a turn, durable before the answer leaves.
+
+        The core takes no part: an embedding keeps no KV and has no next turn, so there is nothing
+        to admit or to place, and its engine queues what it cannot run at once.
+        """
+        began_ns = self._clock.now_ns()
+        result = await self.engine_for(model).embed(inputs)
+        settled = Settled(
+            turn=TurnId(""),
+            session=SessionId(""),
+            branch=BranchId(0),
+            tenant=tenant,
+            lane=lane,
+            model=model,
+            card="",
+            status="stop",
+            prompt_tokens=result.prompt_tokens,
+            cached_tokens=0,
+            out_tokens=0,
+            queue_ns=0,
+            slot_ns=self._clock.now_ns() - began_ns,
+            tool_ns=0,
+            kv_card_token_ns=0,
+            kv_pool_token_ns=0,
+            attempts=1,
+            exact=True,
+        )
+        await self._may_leave(self._loop.note_usage(settled, event_seq=0))
+        return result
+
+    def close_session(self, session: SessionId, reason: str) -> int:
+        """Close a session: its turns are cancelled, its KV goes; return the record's number."""
+        return self.post(ev.SessionClosed(session, reason))
+
+    # Journal.
+
+    def post(self, event: Event, contents: Sequence[Content] = ()) -> int:
+        """Let an event happen; return its record's number. See `CoreLoop.post`."""
+        seq = self._loop.post(event, contents)
+        if self._loop.snapshot_due(idle=not self._driver.turns):
+            self._snapshots.take()
+        return seq
+
+    def note(
+        self,
+        kind: str,
+        tenant: str,
+        session: str,
+        body: dict[str, Any],
+        contents: Sequence[Content] = (),
+    ) -> int:
+        """Write a note; return its record's number. See `CoreLoop.note`."""
+        return self._loop.note(kind, tenant, session, body, contents)
+
+    async def committed(self, seq: int) -> None:
+        """Return once record `seq` is durable."""
+        await self._committer.committed(seq)
+
+    # Looking in.
+
+    @property
+    def base(self) -> Base:
+        """The core, for `bedplate.core.view`; never call its `handle`."""
+        return self._loop.base
+
+    @property
+    def ready(self) -> bool:
+        """True while a new turn has a chance: some card is up, the journal takes records."""
+        taking = not self._committer.stalled and self._loop.halt_error is None
+        cards = self.base.state.cards.values()
+        return taking and not self._draining and not self._closed and any(c.up for c in cards)
+
+    @property
+    def draining(self) -> bool:
+        """True from the first `drain` on."""
+        return self._draining
+
+    def now_ns(self) -> int:
+        """Return the time of the core's clock."""
+        return self._clock.now_ns()
+
+    def engine_for(self, model: str) -> Engine:
+        """Return the engine that serves a model.
+
+        Raises:
+            UnknownModel: none does.
+        """
+        engine = self._by_model.get(ModelId(model))
+        if engine is None:
+            known = ", ".join(sorted(self._by_model))
+            raise UnknownModel(
+                f"no engine serves model {model!r}; there is: {known}", param="model"
+            )
+        return engine
+
+    def models(self) -> tuple[ModelId, ...]:
+        """Return the served models, in the configuration's order."""
+        return tuple(self._by_model)
+
+    def on_session_end(self, callback: Callable[[SessionId], None]) -> None:
+        """Have `callback` called when a session has left the core. It must not raise."""
+        self._driver.session_end.append(callback)
+
+    def on_turn_end(self, callback: Callable[[Settled], None]) -> None:
+        """Have `callback` called with the use of each turn that ended. It must not raise."""
+        self._driver.turn_end.append(callback)
+
+    def stats(self) -> Stats:
+        """Read the counters. Cost: a few µs."""
+        commits = self._committer.stats
+        driver = self._driver
+        return Stats(
+            turns_live=len(driver.turns),
+            turns_running=driver.executor.running,
+            slots_busy=self._slots.busy,
+            kv_moves=driver.moves.active,
+            sessions=len(driver.tenants),
+            journal_backlog=self._committer.backlog,
+            journal_stalled=self._committer.stalled,
+            events=self._loop.events,
+            notes=self._loop.notes,
+            turns_ended=dict(driver.turns_ended),
+            out_tokens=driver.out_tokens,
+            handle_ns=self._loop.handle_ns,
+            commits=commits.commits,
+            commit_records=commits.records,
+            commit_append_ns=commits.append_ns,
+            commit_failures=commits.failures,
+            commit_batch_max=commits.batch_max,
+            ttft=driver.ttft,
+            queue=driver.queue,
+        )
+
+    # Parts.
+
+    def _assemble(self, recovered: Recovered) -> None:
+        self._clock = Clock(last_ns=recovered.last_ns)
+        hooks = Hooks(stalled=self._stalled, crashed=self._crashed)
+        self._committer = Committer(self.journal, hooks)
+        self._driver = driver = LiveDriver(self.engines)
+        self._loop = CoreLoop(
+            recovered.base,
+            self._clock,
+            self._committer,
+            driver,
+            price_version=self.config.prices.version,
+        )
+        self._loop.resume_after(recovered.event_seq)
+        self._snapshots = Snapshots(self.journal, self._committer, self._loop)
+        driver.bind(post=self._tell, note=self.note, now_ns=self._clock.now_ns)
+        driver.timer = CoreTimer(self._clock, lambda: self._tell(ev.TimerFired()))
+        driver.executor = Executor(
+            ExecutorDeps(
+                post=self._tell,
+                clock=self._clock,
+                committer=self._committer,
+                slots=self._slots,
+                first_token=driver.first_token,
+            ),
+            self._policy,
+        )
+        driver.moves = Moves(
+            MoveDeps(
+                post=self._tell,
+                engine_of=driver.cards.get,
+                tenant_of=driver.tenants.__getitem__,
+                pool=self.pool,
+                slots=self._slots,
+            )
+        )
+        self._committer.start()
+
+    def _take_over(self, recovered: Recovered) -> None:
+        """Write who decides from now on, tell the core what a crash interrupted, and the policy."""
+        core = core_version()
+        if recovered.changed_from:
+            body = {"from": recovered.changed_from, "to": core}
+            self.note("core_changed", "", "", {**body, "snapshot_seq": recovered.snapshot_seq})
+        self.note("core_started", "", "", {"core": core, "bedplate": bedplate_version()})
+        if recovered.event_seq >= 0:
+            reconcile(self.base, self._driver, self.post, self.pool)
+        elif self.pool is not None:
+            self.pool.collect(())
+        self.post(ev.PolicyChanged(self._policy))
+
+    async def _may_leave(self, seq: int) -> None:
+        """Return once record `seq` is durable and the journal takes records."""
+        await self._committer.committed(seq)
+        if self._committer.stalled:
+            await self._committer.flowing()
+
+    def _tell(self, event: Event) -> int:
+        """Post what something under way has to say; after a halt nobody listens."""
+        return self.post(event) if self._loop.halt_error is None else 0
+
+    def _cancel(self, turn: TurnId, reason: str) -> None:
+        if turn in self._driver.turns:
+            self._tell(ev.TurnCancelled(turn, reason))
+
+    def _heard(self, engine: Engine, event: Event) -> None:
+        """Take an event of an engine. Reports are dropped while the journal is stalled."""
+        if self._closed:
+            return
+        if isinstance(event, ev.CardReport) and self._committer.stalled:
+            return
+        if isinstance(event, ev.CardUp):
+            self._driver.cards[event.card] = engine
+        elif isinstance(event, ev.CardDown):
+            self._driver.executor.report_progress(event.card)
+        self._tell(event)
+
+    def _stalled(self, on: bool) -> None:
+        if not self._closed:
+            self._tell(ev.JournalStalled(on))
+
+    def _crashed(self, error: BaseException) -> None:
+        self._loop.halt(error)

@@ -1,0 +1,1 @@
+"""One suite for every engine: what `engines/base.py` promises holds, whatever runs behind it."""

@@ -1,0 +1,480 @@
+"""What an observer knows: slots, KV, pool entries and turns, from events and actions alone.
+
+The book never asks the core. It is the physics: what a card holds after the answers that were given.
+`hear` takes an event in, `see` takes one action in; the checkers look at the book before each.
+A turn that the client no longer waits for may still run: `Turn.over` is the client's side,
+`Slot.turn` the card's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from bedplate.core import actions as act
+from bedplate.core import events as ev
+from bedplate.core.limits import Policy, TenantPolicy
+from bedplate.core.units import SECOND_NS
+from tests.sim.sequence import Sequence, cut, extend, length
+
+JUMP_NS = 30 * SECOND_NS
+"""A silence this long counts as a fault: waits across it prove nothing."""
+DROPS_FAILED_MAX = 3
+"""After so many failed drops in a row a slot may be given up until its card restarts."""
+GOOD_ENDS = ("stop", "length", "tool_calls")
+
+
+@dataclass(slots=True)
+class Turn:
+    """One call, from its arrival on."""
+
+    arrived: ev.TurnArrived
+    at_ns: int
+    prompt: Sequence
+    accepted: bool = False
+    over: bool = False
+    running: bool = False
+    cancelled: bool = False
+    stopping: bool = False
+    """CancelTurn was sent for the attempt that runs."""
+    attempts: int = 0
+    delivered: int = 0
+    limit: int = 0
+    card: str = ""
+    slot: int = -1
+    waiting_since_ns: int = 0
+    first_dispatch_ns: int = -1
+    last_dispatch_ns: int = -1
+    ended: ev.TurnEnded | None = None
+    settled: int = 0
+    told: int = 0
+    """Refuse and FailTurn actions for it."""
+
+    @property
+    def waiting(self) -> bool:
+        """Accepted, not on a card, not over."""
+        return self.accepted and not self.over and not self.running
+
+    @property
+    def need(self) -> int:
+        """Tokens it may grow to; before its limit is known, with the client's limit or 1."""
+        return self.arrived.prompt_tokens + (self.limit or max(1, self.arrived.limit_tokens))
+
+
+@dataclass(slots=True)
+class Slot:
+    """One slot of one card. `op` is the KV move under way: load | store | drop | "" for none."""
+
+    tokens: Sequence = ()
+    known: bool = True
+    """False: something is in it that nobody can use (a failed or cancelled turn's remains)."""
+    session: str = ""
+    branch: int = -1
+    tenant: str = ""
+    turn: str = ""
+    op: str = ""
+    entry: int = -1
+    loaded: bool = False
+    """Filled from the pool and not used by a turn since."""
+    remains_tokens: int = 0
+    idle_since_ns: int = 0
+    clean: bool = False
+    drops_failed: int = 0
+
+    @property
+    def broken(self) -> bool:
+        """Its card could not empty it several times in a row."""
+        return self.drops_failed >= DROPS_FAILED_MAX
+
+    @property
+    def empty(self) -> bool:
+        """Nothing in it, nothing on its way into it."""
+        return not self.tokens and self.known and not self.turn and not self.op
+
+    def clear(self, now: int) -> None:
+        """Make it empty."""
+        self.tokens, self.known, self.session, self.branch, self.tenant = (), True, "", -1, ""
+        self.turn, self.op, self.entry, self.loaded, self.remains_tokens = "", "", -1, False, 0
+        self.idle_since_ns, self.clean, self.drops_failed = now, False, 0
+
+
+@dataclass(slots=True)
+class Card:
+    """One card as announced, and its slots."""
+
+    up: ev.CardUp
+    alive: bool = True
+    draining: bool = False
+    unsure: bool = False
+    """It was draining when it restarted: whether it still is, is the core's choice."""
+    slots: list[Slot] = field(default_factory=list)
+
+    def running(self) -> Iterator[Slot]:
+        """Slots whose turn runs."""
+        return (slot for slot in self.slots if slot.turn)
+
+
+@dataclass(slots=True)
+class Entry:
+    """One pool entry."""
+
+    tenant: str
+    session: str
+    branch: int
+    model: str
+    tokens: Sequence
+    size: int
+    stored: bool = False
+    dropping: bool = False
+    drops_failed: int = 0
+    since_ns: int = 0
+
+
+@dataclass(slots=True)
+class Session:
+    """One session: what each branch has computed, and whether the core still knows it."""
+
+    tenant: str
+    branches: dict[int, Sequence] = field(default_factory=dict)
+    asked: dict[int, int] = field(default_factory=dict)
+    """Most tokens that a turn of each branch asked for: prompt and limit."""
+    alive: bool = True
+    closed: bool = False
+    accepted: bool = False
+    """Some turn of it was accepted: the core knows it."""
+    served: bool = False
+    """Some turn of it was dispatched: it was admitted at that moment."""
+    heard_ns: int = 0
+
+
+class Book:
+    """All of it."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.policy: Policy | None = None
+        self.turns: dict[str, Turn] = {}
+        self.open: dict[str, Turn] = {}
+        """Turns that were accepted and are not over."""
+        self.sessions: dict[str, Session] = {}
+        self.cards: dict[str, Card] = {}
+        self.entries: dict[int, Entry] = {}
+        self.entry_last = -1
+        self.timer_ns: int | None = None
+        self.last_fault_ns = 0
+        self.stalled = False
+        self.shutdown = False
+        self.created = 0
+        self.ended = 0
+
+    # -- reading
+
+    def tenant_policy(self, tenant: str) -> TenantPolicy:
+        """Return the limits that hold for a tenant now."""
+        assert self.policy is not None
+        for found in self.policy.tenants:
+            if found.tenant == tenant:
+                return found
+        return self.policy.default_tenant
+
+    def limit_of(self, turn: Turn) -> int:
+        """Return the output limit in force, or the most it can be."""
+        assert self.policy is not None
+        default = max(lane.output_tokens for lane in self.policy.lanes)
+        return turn.limit or turn.arrived.limit_tokens or default
+
+    def held_tokens(self, card: Card, slot: Slot) -> int:
+        """Return the KV tokens that a slot takes or may come to take, as things stand."""
+        if slot.turn:
+            return self.turns[slot.turn].need
+        if card.up.kv != "full":
+            return 0
+        if slot.op == "load":
+            return length(self.entries[slot.entry].tokens)
+        return max(length(slot.tokens), slot.remains_tokens)
+
+    def pool_bytes(self, tenant: str | None = None) -> int:
+        """Return bytes in the pool and on their way into it, of all or of one tenant."""
+        return sum(e.size for e in self.entries.values() if tenant in (None, e.tenant))
+
+    def slot_of(self, card: str, slot: int) -> Slot | None:
+        """Return a slot of a living card, or None."""
+        found = self.cards.get(card)
+        if found is None or not found.alive or not 0 <= slot < len(found.slots):
+            return None
+        return found.slots[slot]
+
+    def live_turns(self) -> Iterator[Turn]:
+        """Turns that were accepted and are not over."""
+        return iter(self.open.values())
+
+    def accept(self, name: str) -> None:
+        """The step of a turn's arrival is over: it was accepted unless it was refused in it."""
+        turn = self.turns[name]
+        turn.accepted = turn.told == 0
+        if turn.accepted:
+            session, first = self.sessions[turn.arrived.session], turn.arrived
+            session.accepted = True
+            need = first.prompt_tokens + self.limit_of(turn)
+            session.asked[first.branch] = max(need, session.asked.get(first.branch, 0))
+        if turn.accepted and not turn.over:
+            self.open[name] = turn
+
+    # -- events
+
+    def hear(self, now: int, event: ev.Event) -> None:
+        """Take an event in."""
+        if now - self.now > JUMP_NS:
+            self.last_fault_ns = now
+        self.now = now
+        handler = getattr(self, f"_{type(event).__name__}", None)
+        if handler is not None:
+            handler(event)
+
+    def _PolicyChanged(self, event: ev.PolicyChanged) -> None:
+        self.policy = event.policy
+        self.shutdown = False
+        self.last_fault_ns = self.now
+
+    def _JournalStalled(self, event: ev.JournalStalled) -> None:
+        self.stalled = event.on
+
+    def _ShutdownRequested(self, event: ev.ShutdownRequested) -> None:
+        self.shutdown = True
+
+    def _TimerFired(self, event: ev.TimerFired) -> None:
+        self.timer_ns = None
+
+    def _TurnArrived(self, event: ev.TurnArrived) -> None:
+        session = self.sessions.get(event.session)
+        if session is None or not session.alive:
+            session = Session(tenant=event.tenant)
+            self.sessions[event.session] = session
+        session.heard_ns = self.now
+        source = event.fork_of if event.fork_of >= 0 else event.branch
+        computed = session.branches.get(source, ())
+        prompt = cut(computed, event.reuse_tokens)
+        fresh = event.prompt_tokens - length(prompt)
+        self.turns[event.turn] = Turn(
+            arrived=event,
+            at_ns=self.now,
+            prompt=extend(prompt, f"{event.turn}?", fresh),
+            waiting_since_ns=self.now,
+        )
+
+    def current(self, turn: str, attempt: int) -> Turn | None:
+        """Return the turn if this attempt of it runs now; other events are stale."""
+        found = self.turns.get(turn)
+        if found is None or not found.running or found.attempts != attempt:
+            return None
+        return found
+
+    def _TokensEmitted(self, event: ev.TokensEmitted) -> None:
+        turn = self.current(event.turn, event.attempt)
+        if turn is not None:
+            turn.delivered = max(turn.delivered, event.out_tokens)
+
+    def _TurnEnded(self, event: ev.TurnEnded) -> None:
+        turn = self.current(event.turn, event.attempt)
+        if turn is None:
+            return
+        turn.ended = event
+        turn.delivered = event.out_tokens
+        self._off_card(turn)
+        computed = extend(turn.prompt, f"{event.turn}!", event.out_tokens)
+        computed = cut(computed, event.kv_tokens)
+        if event.status in GOOD_ENDS:
+            session = self.sessions[turn.arrived.session]
+            session.branches[turn.arrived.branch] = computed
+            session.heard_ns = self.now
+        slot = self.slot_of(turn.card, turn.slot)
+        if slot is not None:
+            slot.clean = False
+            if event.kv_tokens and event.status not in ("error", "lost"):
+                slot.tokens, slot.known, slot.remains_tokens = computed, True, 0
+            else:
+                slot.tokens, slot.known, slot.remains_tokens = (), False, turn.need
+
+    def _DispatchFailed(self, event: ev.DispatchFailed) -> None:
+        turn = self.current(event.turn, event.attempt)
+        if turn is None:
+            return
+        turn.delivered = max(turn.delivered, event.out_tokens)
+        self.last_fault_ns = self.now
+        self._off_card(turn)
+        slot = self.slot_of(turn.card, turn.slot)
+        if slot is not None:
+            slot.tokens, slot.known, slot.remains_tokens = (), False, turn.need
+
+    def _off_card(self, turn: Turn) -> None:
+        slot = self.slot_of(turn.card, turn.slot)
+        if slot is not None:
+            slot.turn, slot.idle_since_ns = "", self.now
+        turn.running, turn.waiting_since_ns = False, self.now
+
+    def _TurnCancelled(self, event: ev.TurnCancelled) -> None:
+        if event.turn in self.turns:
+            self.turns[event.turn].cancelled = True
+
+    def _SessionClosed(self, event: ev.SessionClosed) -> None:
+        if event.session in self.sessions:
+            self.sessions[event.session].closed = True
+
+    def _KvStored(self, event: ev.KvStored) -> None:
+        entry = self.entries.get(event.entry)
+        if entry is not None and not entry.stored:
+            entry.stored, entry.size = True, event.size_bytes
+        slot = self.slot_of(event.card, event.slot)
+        if slot is not None and slot.op == "store" and slot.entry == event.entry:
+            slot.op, slot.entry, slot.clean = "", -1, True
+
+    def _KvLoaded(self, event: ev.KvLoaded) -> None:
+        slot = self.slot_of(event.card, event.slot)
+        if slot is not None and slot.op == "load" and slot.entry == event.entry:
+            slot.tokens, slot.known = self.entries[event.entry].tokens, True
+            slot.op, slot.entry, slot.loaded, slot.clean = "", -1, True, True
+            slot.idle_since_ns = self.now
+
+    def _KvDropped(self, event: ev.KvDropped) -> None:
+        slot = self.slot_of(event.card, event.slot)
+        if slot is not None and slot.op == "drop":
+            slot.clear(self.now)
+
+    def _EntryDropped(self, event: ev.EntryDropped) -> None:
+        entry = self.entries.get(event.entry)
+        if entry is not None and entry.dropping:
+            del self.entries[event.entry]
+
+    def _KvFailed(self, event: ev.KvFailed) -> None:
+        self.last_fault_ns = self.now
+        if event.op == "drop_entry":
+            entry = self.entries.get(event.entry)
+            if entry is not None:
+                entry.dropping = False
+                entry.drops_failed += 1
+            return
+        if event.op == "store":
+            entry = self.entries.get(event.entry)
+            if entry is not None and not entry.stored and not entry.dropping:
+                del self.entries[event.entry]
+        slot = self.slot_of(event.card, event.slot)
+        if slot is None or slot.op != event.op:
+            return
+        if event.op == "load":
+            if slot.entry == event.entry:
+                slot.clear(self.now)
+        elif event.op == "drop":
+            slot.op = ""
+            slot.drops_failed += 1
+        elif slot.entry == event.entry:
+            slot.op, slot.entry = "", -1
+
+    def _CardUp(self, event: ev.CardUp) -> None:
+        self._empty_card(event.card)
+        self.last_fault_ns = self.now
+        before = self.cards.get(event.card)
+        card = Card(up=event)
+        card.unsure = before is not None and (before.draining or before.unsure)
+        card.slots = [Slot() for _ in range(event.slots)]
+        self.cards[event.card] = card
+
+    def _CardDown(self, event: ev.CardDown) -> None:
+        self.last_fault_ns = self.now
+        self._empty_card(event.card)
+        if event.card in self.cards:
+            self.cards[event.card].alive = False
+
+    def _CardDraining(self, event: ev.CardDraining) -> None:
+        self.last_fault_ns = self.now
+        if event.card in self.cards:
+            self.cards[event.card].draining = event.on
+            self.cards[event.card].unsure = False
+
+    def _empty_card(self, name: str) -> None:
+        card = self.cards.get(name)
+        if card is None or not card.alive:
+            return
+        for slot in card.slots:
+            if slot.turn:
+                self._off_card(self.turns[slot.turn])
+            slot.clear(self.now)
+
+    # -- actions
+
+    def see(self, action: act.Action) -> None:
+        """Take an action in."""
+        handler = getattr(self, f"_{type(action).__name__}_out", None)
+        if handler is not None:
+            handler(action)
+
+    def _Dispatch_out(self, action: act.Dispatch) -> None:
+        turn = self.turns[action.turn]
+        turn.attempts, turn.limit, turn.running = action.attempt, action.limit_tokens, True
+        turn.card, turn.slot, turn.stopping = action.card, action.slot, False
+        turn.last_dispatch_ns = self.now
+        if turn.first_dispatch_ns < 0:
+            turn.first_dispatch_ns = self.now
+        session = self.sessions[action.session]
+        session.served = True
+        slot = self.cards[action.card].slots[action.slot]
+        slot.turn, slot.session, slot.branch = action.turn, action.session, action.branch
+        slot.tenant, slot.loaded, slot.clean = turn.arrived.tenant, False, False
+
+    def _CancelTurn_out(self, action: act.CancelTurn) -> None:
+        self.turns[action.turn].stopping = True
+
+    def _Refuse_out(self, action: act.Refuse) -> None:
+        self._over(action.turn)
+
+    def _FailTurn_out(self, action: act.FailTurn) -> None:
+        self._over(action.turn)
+
+    def _over(self, name: str) -> None:
+        turn = self.turns[name]
+        turn.told += 1
+        turn.over = True
+        self.open.pop(name, None)
+
+    def _Settled_out(self, action: act.Settled) -> None:
+        if action.turn:
+            turn = self.turns[action.turn]
+            turn.settled += 1
+            turn.over = True
+            self.open.pop(action.turn, None)
+
+    def _LoadKv_out(self, action: act.LoadKv) -> None:
+        slot = self.cards[action.card].slots[action.slot]
+        slot.op, slot.entry = "load", action.entry
+        slot.session, slot.branch = action.session, action.branch
+        slot.tenant = self.entries[action.entry].tenant
+
+    def _StoreKv_out(self, action: act.StoreKv) -> None:
+        card = self.cards[action.card]
+        slot = card.slots[action.slot]
+        slot.op, slot.entry = "store", action.entry
+        self.entry_last = max(self.entry_last, action.entry)
+        self.entries[action.entry] = Entry(
+            tenant=action.tenant,
+            session=action.session,
+            branch=action.branch,
+            model=card.up.model,
+            tokens=slot.tokens,
+            size=length(slot.tokens) * card.up.kv_bytes_per_token,
+            since_ns=self.now,
+        )
+
+    def _DropKv_out(self, action: act.DropKv) -> None:
+        self.cards[action.card].slots[action.slot].op = "drop"
+
+    def _DropEntry_out(self, action: act.DropEntry) -> None:
+        self.entries[action.entry].dropping = True
+
+    def _SetTimer_out(self, action: act.SetTimer) -> None:
+        self.timer_ns = action.at_ns
+
+    def _ClearTimer_out(self, action: act.ClearTimer) -> None:
+        self.timer_ns = None
+
+    def _SessionEnded_out(self, action: act.SessionEnded) -> None:
+        self.ended += 1
+        self.sessions[action.session].alive = False

@@ -1,0 +1,264 @@
+"""Checks of slots, KV and pool: what a card or the pool would physically suffer from."""
+
+from __future__ import annotations
+
+from bedplate.core import actions as act
+from bedplate.core import events as ev
+from tests.sim.book import DROPS_FAILED_MAX, Card, Slot
+from tests.sim.checkers import Check
+from tests.sim.sequence import length, usable
+
+
+class CardRoom(Check):
+    """KV on a card, running turns at prompt + limit, never exceeds what the card has."""
+
+    name = "card-room"
+
+    def after(self, event: ev.Event, actions: tuple[act.Action, ...]) -> None:
+        touched = {a.card for a in actions if isinstance(a, act.Dispatch | act.LoadKv)}
+        for name in sorted(touched):
+            card = self.book.cards[name]
+            used = sum(self.book.held_tokens(card, slot) for slot in card.slots)
+            self.need(used <= card.up.kv_tokens, f"card {name}: {used} of {card.up.kv_tokens}")
+
+
+class SlotOrder(Check):
+    """One thing at a time in a slot: empty, then load, then dispatch; moves only on idle slots."""
+
+    name = "slot-order"
+
+    def action(self, action: act.Action) -> None:
+        if not isinstance(action, act.Dispatch | act.LoadKv | act.StoreKv | act.DropKv):
+            return
+        card = self.book.cards.get(action.card)
+        self.need(card is not None and card.alive, f"{action} on a card that is not up")
+        assert card is not None
+        self.need(0 <= action.slot < card.up.slots, f"{action}: no such slot")
+        slot = card.slots[action.slot]
+        self.need(not slot.turn, f"{action}: turn {slot.turn} runs there")
+        self.need(not slot.op, f"{action}: {slot.op} under way there")
+        if isinstance(action, act.Dispatch):
+            self._dispatch(action, card, slot)
+        else:
+            self.need(card.up.kv == "full", f"{action} on a card with kv {card.up.kv}")
+        if isinstance(action, act.LoadKv):
+            self.need(slot.empty, f"{action}: slot holds {slot.session}/{slot.branch}")
+            self.need(not card.draining, f"{action} on a draining card")
+        elif isinstance(action, act.StoreKv):
+            self.need(bool(slot.tokens) and slot.known, f"{action}: nothing usable to store")
+            same = (slot.tenant, slot.session, slot.branch)
+            self.need(
+                same == (action.tenant, action.session, action.branch), f"{action}: holds {same}"
+            )
+
+    def _dispatch(self, action: act.Dispatch, card: Card, slot: Slot) -> None:
+        self.need(not card.draining, f"{action} on a draining card")
+        if card.up.kv != "full":
+            return
+        if not slot.empty:
+            self.need(slot.known, f"{action}: slot holds the remains of a failed turn")
+            holder = (slot.session, slot.branch)
+            self.need(
+                holder == (action.session, action.branch), f"{action}: slot holds {holder}"
+            )
+
+
+class Prefix(Check):
+    """The expected cache is truly there, and `loaded` says what was loaded."""
+
+    name = "prefix"
+
+    def action(self, action: act.Action) -> None:
+        if not isinstance(action, act.Dispatch):
+            return
+        card = self.book.cards[action.card]
+        turn = self.book.turns[action.turn]
+        self.need(
+            0 <= action.expect_cached_tokens < turn.arrived.prompt_tokens, f"{action}: off range"
+        )
+        if card.up.kv != "full":
+            self.need(not action.loaded, f"{action}: loaded without a load")
+            return
+        slot = card.slots[action.slot]
+        true = usable(slot.tokens, turn.prompt, can_cut=card.up.can_cut)
+        self.need(
+            action.expect_cached_tokens <= true,
+            f"{action}: slot truly offers {true} (holds {slot.tokens}, prompt {turn.prompt})",
+        )
+        self.need(action.loaded == slot.loaded, f"{action}: slot.loaded is {slot.loaded}")
+
+
+class Thrift(Check):
+    """KV that is there and usable is used: the expectation is not below the truth."""
+
+    name = "thrift"
+
+    def action(self, action: act.Action) -> None:
+        if not isinstance(action, act.Dispatch):
+            return
+        card = self.book.cards[action.card]
+        slot = card.slots[action.slot]
+        turn = self.book.turns[action.turn]
+        if card.up.kv != "full" or not slot.tokens or turn.attempts:
+            return
+        held = length(slot.tokens)
+        reuse = turn.arrived.reuse_tokens
+        if held <= reuse and usable(slot.tokens, turn.prompt, can_cut=False) >= held - 1:
+            least = min(held, turn.arrived.prompt_tokens - 1)
+            self.need(
+                action.expect_cached_tokens >= least, f"{action}: {least} tokens are there"
+            )
+
+
+class Tenants(Check):
+    """No KV of another session, tenant or model is ever loaded or used (INV-07)."""
+
+    name = "tenants"
+
+    def action(self, action: act.Action) -> None:
+        if isinstance(action, act.LoadKv):
+            entry = self.book.entries.get(action.entry)
+            self.need(entry is not None, f"{action}: no such entry")
+            assert entry is not None
+            self.need(entry.stored, f"{action}: entry is not stored")
+            self.need(not entry.dropping, f"{action}: entry is being dropped")
+            self.need(entry.session == action.session, f"{action}: entry is of {entry.session}")
+            session = self.book.sessions[action.session]
+            self.need(entry.tenant == session.tenant, f"{action}: entry is of {entry.tenant}")
+            self.need(session.alive, f"{action}: session has ended")
+            card = self.book.cards[action.card]
+            self.need(entry.model == card.up.model, f"{action}: entry is of {entry.model}")
+        elif isinstance(action, act.Dispatch):
+            turn = self.book.turns[action.turn].arrived
+            card = self.book.cards[action.card]
+            self.need(card.up.model == turn.model, f"{action}: turn wants {turn.model}")
+            self.need(
+                (action.session, action.branch) == (turn.session, turn.branch),
+                f"{action}: turn is of {turn.session}/{turn.branch}",
+            )
+        elif isinstance(action, act.StoreKv):
+            session = self.book.sessions[action.session]
+            self.need(session.tenant == action.tenant, f"{action}: session is {session.tenant}'s")
+
+
+class PoolCap(Check):
+    """Stores under way and entries, whoever is deleting them, stay under pool and tenant caps."""
+
+    name = "pool-cap"
+
+    def action(self, action: act.Action) -> None:
+        book = self.book
+        if isinstance(action, act.DropEntry):
+            entry = book.entries.get(action.entry)
+            self.need(entry is not None, f"{action}: no such entry")
+            assert entry is not None
+            storing = any(
+                slot.op == "store" and slot.entry == action.entry
+                for card in book.cards.values()
+                for slot in card.slots
+            )
+            self.need(not storing, f"{action}: still being stored")
+            self.need(not entry.dropping, f"{action}: twice")
+            loading = any(
+                slot.op == "load" and slot.entry == action.entry
+                for card in book.cards.values()
+                for slot in card.slots
+            )
+            self.need(not loading, f"{action}: a load of it is under way")
+        if not isinstance(action, act.StoreKv):
+            return
+        assert book.policy is not None
+        self.need(action.entry not in book.entries, f"{action}: id is in use")
+        self.need(action.entry > book.entry_last, f"{action}: ids count up, last {book.entry_last}")
+        card = book.cards[action.card]
+        size = length(card.slots[action.slot].tokens) * card.up.kv_bytes_per_token
+        total = book.pool_bytes() + size
+        self.need(total <= book.policy.pool_bytes_max, f"{action}: pool would hold {total}")
+        most = book.tenant_policy(action.tenant).pool_bytes_max
+        if most:
+            total = book.pool_bytes(action.tenant) + size
+            self.need(total <= most, f"{action}: tenant would hold {total} of {most}")
+
+
+class NothingLeft(Check):
+    """At the end no slot holds KV of an ended session, and the pool has no entry of one (F22)."""
+
+    name = "nothing-left"
+
+    def action(self, action: act.Action) -> None:
+        if not isinstance(action, act.SessionEnded):
+            return
+        for name, card in sorted(self.book.cards.items()):
+            for slot in card.slots:
+                if slot.session == action.session and card.alive:
+                    self.need(not slot.turn, f"{action}: turn {slot.turn} still runs on {name}")
+
+    def finish(self) -> None:
+        for name, card in sorted(self.book.cards.items()):
+            for number, slot in enumerate(card.slots):
+                self.need(
+                    not card.alive or not slot.op, f"card {name} slot {number}: {slot.op} hangs"
+                )
+                if slot.session and card.alive and not self.book.sessions[slot.session].alive:
+                    gone = card.up.kv != "full" or slot.broken
+                    self.need(gone, f"card {name} slot {number} holds {slot.session}")
+        for number, entry in sorted(self.book.entries.items()):
+            alive = self.book.sessions[entry.session].alive
+            stuck = entry.drops_failed >= DROPS_FAILED_MAX
+            self.need(alive or stuck, f"entry {number} of ended session {entry.session} is left")
+
+
+class Retention(Check):
+    """Of idle KV on a card, expired and clean copies go before copies under a lease."""
+
+    name = "retention"
+
+    def __init__(self, book: object) -> None:
+        super().__init__(book)  # type: ignore[arg-type]
+        self.progress: set[str] = set()
+
+    def event(self, event: ev.Event) -> None:
+        if isinstance(event, ev.ToolProgress):
+            self.progress.add(event.session)
+
+    def after(self, event: ev.Event, actions: tuple[act.Action, ...]) -> None:
+        for action in actions:
+            if isinstance(action, act.DropKv):
+                self._one(action)
+
+    def _one(self, action: act.DropKv) -> None:
+        card = self.book.cards[action.card]
+        dropped = card.slots[action.slot]
+        if card.draining or card.unsure or not self._at_rest(dropped):
+            return
+        if self._expired(dropped, surely=False):
+            return
+        for number, slot in enumerate(card.slots):
+            if slot is dropped or slot.op or slot.turn or not slot.tokens or not slot.clean:
+                continue
+            if self._at_rest(slot) and self._expired(slot, surely=True):
+                self.need(
+                    False, f"{action} takes a held copy; slot {number} is clean and expired"
+                )
+
+    def _at_rest(self, slot: Slot) -> bool:
+        """A resident of a living session that nobody waits for."""
+        if not slot.session or not slot.known or slot.session in self.progress:
+            return False
+        session = self.book.sessions[slot.session]
+        if session.closed or not session.alive:
+            return False
+        return not any(
+            turn.arrived.session == slot.session for turn in self.book.live_turns()
+        )
+
+    def _expired(self, slot: Slot, *, surely: bool) -> bool:
+        assert self.book.policy is not None
+        lanes = self.book.policy.lanes
+        leases = [lane.lease_ns for lane in lanes]
+        lease = max(leases) if surely else min(leases)
+        idle = self.book.now - slot.idle_since_ns
+        return idle > lease if surely else idle >= lease
+
+
+CHECKS = (CardRoom, SlotOrder, Prefix, Thrift, Tenants, PoolCap, NothingLeft, Retention)

@@ -1,0 +1,247 @@
+"""Checks of order: lanes before lower lanes, tenants in turn, no card idle while a turn could run.
+
+The checks know only what an observer can be sure of. A waiting turn is a candidate for a card when
+every reason that the design names for waiting is surely absent: its branch is idle, its tenant is
+under its limit, its session is surely admitted (even if every living session counted in full), it
+is not bound to another card by a copy that the pool lacks, and it fits beside what runs.
+"""
+
+from __future__ import annotations
+
+from bedplate.core import actions as act
+from bedplate.core import events as ev
+from bedplate.core.limits import PASSED_OVER_MAX, RELEASE_SCAN_MAX
+from bedplate.core.units import SECOND_NS
+from tests.sim.book import Book, Card, Turn
+from tests.sim.checkers import Check
+
+STEPS_IDLE_MAX = 8
+"""Steps for which a turn that could run at once may be left waiting."""
+CALM_NS = 5 * SECOND_NS
+"""Order is judged only this long after the last fault."""
+SETTLED_NS = 2 * SECOND_NS
+"""KV moves of one placement take less than this without faults."""
+
+
+class Observer:
+    """Who could surely run where."""
+
+    def __init__(self, book: Book) -> None:
+        self.book = book
+
+    def calm(self) -> bool:
+        """No fault, drain or policy change of late."""
+        return self.book.now - self.book.last_fault_ns > CALM_NS
+
+    def blocks(self, tokens: int) -> int:
+        """Blocks that hold tokens."""
+        assert self.book.policy is not None
+        return -(-tokens // self.book.policy.block_tokens)
+
+    def ready(self, turn: Turn) -> bool:
+        """Nothing in the turn's own session or tenant surely holds it back."""
+        book, first = self.book, turn.arrived
+        if not turn.waiting or turn.cancelled or book.sessions[first.session].closed:
+            return False
+        if first.fork_of >= 0 and not book.sessions[first.session].branches.get(first.branch):
+            return False
+        for other in book.open.values():
+            same = (other.arrived.session, other.arrived.branch) == (first.session, first.branch)
+            if same and other is not turn and (other.running or other.at_ns <= turn.at_ns):
+                return False
+        for card in book.cards.values():
+            for slot in card.slots:
+                mine = (slot.session, slot.branch) == (first.session, first.branch)
+                if mine and (slot.op or slot.turn or not slot.known):
+                    return False
+        most = book.tenant_policy(first.tenant).running_max
+        if not most:
+            return True
+        busy = sum(
+            1
+            for card in book.cards.values()
+            for slot in card.slots
+            if slot.turn and slot.tenant == first.tenant
+        )
+        moving = sum(1 for card in book.cards.values() for slot in card.slots if slot.op)
+        return busy + moving < most
+
+    def admitted(self, turn: Turn) -> bool:
+        """Even with every living session counted in full there is room in the turn's lane."""
+        book = self.book
+        assert book.policy is not None
+        room = sum(
+            card.up.kv_tokens
+            for card in book.cards.values()
+            if card.alive and not card.draining and card.up.model == turn.arrived.model
+        )
+        asked = sum(
+            tokens + book.policy.block_tokens
+            for session in book.sessions.values()
+            if session.alive
+            for tokens in session.asked.values()
+        )
+        permille = book.policy.lanes[turn.arrived.lane].admit_permille
+        return asked * 1000 <= permille * room
+
+    def bound(self, turn: Turn) -> set[str]:
+        """Cards that hold a copy of the branch; empty when the pool has one or nobody does."""
+        first = turn.arrived
+        homes = {
+            name
+            for name, card in self.book.cards.items()
+            for slot in card.slots
+            if card.alive and (slot.session, slot.branch) == (first.session, first.branch)
+        }
+        stored = any(
+            entry.stored and not entry.dropping
+            for entry in self.book.entries.values()
+            if (entry.session, entry.branch) == (first.session, first.branch)
+        )
+        return set() if stored else homes
+
+    def fits(self, turn: Turn, card: Card) -> bool:
+        """The card could take the turn now, dropping idle KV."""
+        up = card.up
+        if not card.alive or card.draining or card.unsure or up.model != turn.arrived.model:
+            return False
+        most = max(
+            other.up.context_tokens
+            for other in self.book.cards.values()
+            if other.up.model == up.model
+        )
+        whole = min(turn.arrived.prompt_tokens + self.book.limit_of(turn), most)
+        if whole > up.context_tokens:
+            return False
+        homes = self.bound(turn)
+        if homes and up.card not in homes:
+            return False
+        used = idle = 0
+        for slot in card.slots:
+            if slot.op:
+                return False
+            if slot.broken or slot.turn:
+                used += self.blocks(self.book.held_tokens(card, slot))
+            else:
+                idle += 1
+        running = sum(1 for _ in card.running())
+        room = up.kv_tokens // self._block()
+        return idle > 0 and running < up.running_max and self.blocks(whole) <= room - used
+
+    def _block(self) -> int:
+        assert self.book.policy is not None
+        return self.book.policy.block_tokens
+
+
+class Work(Check):
+    """A card with room does not idle while a turn that could run on it waits."""
+
+    name = "work"
+
+    def __init__(self, book: Book) -> None:
+        super().__init__(book)
+        self.observer = Observer(book)
+        self.idle: dict[str, int] = {}
+
+    def after(self, event: ev.Event, actions: tuple[act.Action, ...]) -> None:
+        waiting = [turn for turn in self.book.open.values() if turn.waiting]
+        stuck: dict[str, int] = {}
+        if self.observer.calm() and len(waiting) <= RELEASE_SCAN_MAX:
+            for turn in waiting:
+                name = turn.arrived.turn
+                if self._could(turn, waiting):
+                    stuck[name] = self.idle.get(name, 0) + 1
+                    self.need(
+                        stuck[name] <= STEPS_IDLE_MAX,
+                        f"{name} could run for {stuck[name]} steps: {turn}",
+                    )
+        self.idle = stuck
+
+    def _could(self, turn: Turn, waiting: list[Turn]) -> bool:
+        look = self.observer
+        if not look.ready(turn) or not look.admitted(turn):
+            return False
+        for card in self.book.cards.values():
+            if look.fits(turn, card) and self._all_fit(card, waiting):
+                return True
+        return False
+
+    def _all_fit(self, card: Card, waiting: list[Turn]) -> bool:
+        """No turn that might have been passed over too often blocks the group."""
+        group = [turn for turn in waiting if turn.arrived.model == card.up.model]
+        return all(self.observer.fits(turn, card) for turn in group)
+
+
+class Order(Check):
+    """Lower lanes do not overtake; inside a lane no tenant is served over and over before another."""
+
+    name = "order"
+
+    def __init__(self, book: Book) -> None:
+        super().__init__(book)
+        self.observer = Observer(book)
+        self.overtaken: dict[str, int] = {}
+        self.dispatched: dict[str, int] = {}
+        self.seen_at: dict[str, int] = {}
+
+    def action(self, action: act.Action) -> None:
+        if not isinstance(action, act.Dispatch):
+            return
+        first = self.book.turns[action.turn]
+        model = first.arrived.model
+        self.dispatched[model] = self.dispatched.get(model, 0) + 1
+        self.overtaken.pop(action.turn, None)
+        if not self.observer.calm():
+            self.overtaken.clear()
+            return
+        passed = self.dispatched[model] - self.seen_at.get(action.turn, 0) > PASSED_OVER_MAX
+        card = self.book.cards[action.card]
+        for turn in self.book.open.values():
+            name = turn.arrived.turn
+            if turn is first or turn.arrived.model != model or not self._before(turn, first, card):
+                continue
+            if turn.arrived.lane < first.arrived.lane:
+                self.need(passed, f"{action} (lane {first.arrived.lane}) overtakes {name}: {turn}")
+            elif turn.arrived.lane == first.arrived.lane:
+                self._fair(action, first, turn)
+
+    def _fair(self, action: act.Dispatch, first: Turn, turn: Turn) -> None:
+        name = turn.arrived.turn
+        if turn.arrived.tenant == first.arrived.tenant:
+            return
+        self.overtaken[name] = self.overtaken.get(name, 0) + 1
+        tenants = len({t.arrived.tenant for t in self.book.open.values()})
+        slots = sum(card.up.slots for card in self.book.cards.values())
+        most = 2 * slots + 4 * tenants + PASSED_OVER_MAX
+        self.need(self.overtaken[name] <= most, f"{name} overtaken {most} times: {action}")
+
+    def _before(self, turn: Turn, first: Turn, card: Card) -> bool:
+        """The turn has surely been ready since before the other's placement began, and fits there."""
+        look = self.observer
+        waited = self.book.now - max(turn.waiting_since_ns, self._branch_idle_since(turn))
+        if waited < SETTLED_NS or not look.ready(turn) or not look.admitted(turn):
+            return False
+        return self._smaller(turn, first) and look.fits(turn, card)
+
+    def _branch_idle_since(self, turn: Turn) -> int:
+        key = (turn.arrived.session, turn.arrived.branch)
+        return max(
+            (
+                slot.idle_since_ns
+                for card in self.book.cards.values()
+                for slot in card.slots
+                if (slot.session, slot.branch) == key
+            ),
+            default=0,
+        )
+
+    def _smaller(self, turn: Turn, first: Turn) -> bool:
+        mine = turn.arrived.prompt_tokens + self.book.limit_of(turn)
+        return mine <= first.arrived.prompt_tokens + self.book.limit_of(first)
+
+    def after(self, event: ev.Event, actions: tuple[act.Action, ...]) -> None:
+        if isinstance(event, ev.TurnArrived):
+            self.seen_at[event.turn] = self.dispatched.get(event.model, 0)
+
+
+CHECKS = (Work, Order)

@@ -1,0 +1,313 @@
+"""Each check bites: a wrong sequence of actions, written by hand, makes it fail by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from bedplate.core import actions as act
+from bedplate.core import events as ev
+from bedplate.core.ids import BranchId, CardId, EntryId, ModelId, SessionId, SlotId, TenantId, TurnId
+from bedplate.core.limits import LanePolicy, Policy, TenantPolicy
+from bedplate.core.units import MINUTE_NS, SECOND_NS
+from tests.sim.checkers import CheckFailed, Checkers
+from tests.sim.checks_order import Order
+
+Step = tuple[ev.Event, Sequence[act.Action]]
+
+LANE = LanePolicy(1000, 2, 60 * SECOND_NS, 10, 30 * SECOND_NS, 5 * MINUTE_NS)
+POLICY = Policy(
+    block_tokens=1,
+    lanes=(LANE, LANE, LANE),
+    tenants=(TenantPolicy(TenantId("few"), 1, 1, 0, 0, 50, 40_000),),
+    default_tenant=TenantPolicy(TenantId(""), 0, 0, 0, 0, 0, 0),
+    pool_bytes_max=100_000,
+    water_permille=(),
+    run_base_ns=60 * SECOND_NS,
+    run_token_ns=SECOND_NS,
+    sessions_max=10,
+)
+
+
+def card(name: str = "c", **changes: object) -> ev.CardUp:
+    base = ev.CardUp(CardId(name), ModelId("m"), "p", "full", True, 3, 2, 200, 100, 1000)
+    return base._replace(**changes)  # type: ignore[arg-type]
+
+
+def arrives(turn: str, session: str = "s", **changes: object) -> ev.TurnArrived:
+    base = ev.TurnArrived(
+        TurnId(turn), SessionId(session), BranchId(0), -1, TenantId("t"), 0, ModelId("m"),
+        20, 0, 5, False, True,
+    )  # fmt: skip
+    return base._replace(**changes)  # type: ignore[arg-type]
+
+
+def runs(turn: str, session: str = "s", slot: int = 0, **changes: object) -> act.Dispatch:
+    base = act.Dispatch(
+        TurnId(turn), 1, SessionId(session), BranchId(0), CardId("c"), SlotId(slot), 0, False, 5, 0
+    )
+    return base._replace(**changes)  # type: ignore[arg-type]
+
+
+def ends(turn: str, **changes: object) -> ev.TurnEnded:
+    base = ev.TurnEnded(TurnId(turn), 1, "stop", 20, 0, 5, 25, "", True)
+    return base._replace(**changes)  # type: ignore[arg-type]
+
+
+def settles(turn: str, session: str = "s", **changes: object) -> act.Settled:
+    base = act.Settled(
+        TurnId(turn), SessionId(session), BranchId(0), TenantId("t"), 0, ModelId("m"), "c", "stop",
+        20, 0, 5, 0, SECOND_NS, 0, 0, 0, 1, True,
+    )  # fmt: skip
+    return base._replace(**changes)  # type: ignore[arg-type]
+
+
+def stores(entry: int = 1, slot: int = 0, session: str = "s", tenant: str = "t") -> act.StoreKv:
+    return act.StoreKv(
+        CardId("c"), SlotId(slot), TenantId(tenant), SessionId(session), BranchId(0), EntryId(entry)
+    )
+
+
+def stored(entry: int = 1, slot: int = 0) -> ev.KvStored:
+    return ev.KvStored(CardId("c"), SlotId(slot), EntryId(entry), 25, 25_000)
+
+
+def loads(entry: int = 1, slot: int = 1, session: str = "s") -> act.LoadKv:
+    return act.LoadKv(CardId("c"), SlotId(slot), SessionId(session), BranchId(0), EntryId(entry))
+
+
+def drops(slot: int = 0) -> act.DropKv:
+    return act.DropKv(CardId("c"), SlotId(slot))
+
+
+UP: list[Step] = [(ev.PolicyChanged(POLICY), []), (card(), [])]
+ONE: list[Step] = [
+    *UP,
+    (arrives("a"), [runs("a")]),
+    (ends("a"), [settles("a")]),
+]
+"""One turn ran on slot 0 and left 25 tokens of session s there."""
+KEPT: list[Step] = [*ONE[:-1], (ends("a"), [settles("a"), stores()]), (stored(), [])]
+"""And they are in the pool as entry 1."""
+TICK: Step = (ev.ToolProgress(SessionId("nobody"), BranchId(0), 0), [])
+
+
+def play(steps: Sequence[Step], *, finish: bool = False, every_ns: int = SECOND_NS) -> None:
+    checkers = Checkers()
+    now = 10**12
+    for event, actions in steps:
+        checkers.step(now, event, tuple(actions))
+        now += every_ns
+    if finish:
+        checkers.finish()
+
+
+def also(steps: list[Step], *actions: act.Action) -> list[Step]:
+    """The steps, and one more whose event is nothing and which has these actions."""
+    return [*steps, (TICK[0], list(actions))]
+
+
+MORE = arrives("b", prompt_tokens=30, reuse_tokens=25)
+"""The next turn of session s: 25 tokens computed before, 5 new."""
+CUT = arrives("b", prompt_tokens=30, reuse_tokens=10)
+
+WRONG: dict[str, tuple[str, list[Step]]] = {
+    "room: running turns": ("card-room", [
+        (UP[0]), (card(kv_tokens=40), []),
+        (arrives("a"), [runs("a")]), (arrives("b", "r"), [runs("b", "r", 1)]),
+    ]),
+    "room: idle copy beside": ("card-room", [
+        (UP[0]), (card(kv_tokens=40), []), *ONE[2:], (arrives("b", "r"), [runs("b", "r", 1)]),
+    ]),
+    "room: drop not acknowledged": ("card-room", [
+        (UP[0]), (card(kv_tokens=40), []), *ONE[2:],
+        (arrives("b", "r"), [drops(), runs("b", "r", 1)]),
+    ]),
+    "room: load longer than the turn": ("card-room", [
+        (UP[0]), (card(kv_tokens=45), []), *KEPT[2:], (arrives("b", "r"), [drops()]),
+        (ev.KvDropped(CardId("c"), SlotId(0)), [runs("b", "r"), loads()]),
+    ]),
+    "slot: two turns": ("slot-order", [*UP, (arrives("a"), [runs("a")]),
+                                       (arrives("b", "r"), [runs("b", "r")])]),
+    "slot: foreign KV in it": ("slot-order", [*ONE, (arrives("b", "r"), [runs("b", "r")])]),
+    "slot: load into a full one": ("slot-order", also(KEPT, loads(slot=0))),
+    "slot: dispatch during a load": ("slot-order", [*KEPT, (MORE, [loads(), runs("b", slot=1)])]),
+    "slot: dispatch during a store": ("slot-order", [*ONE, (MORE, [stores(), runs("b")])]),
+    "slot: dispatch before dropped": ("slot-order", [
+        *ONE, (arrives("b", "r"), [drops(), runs("b", "r")])]),
+    "slot: drop under a turn": ("slot-order", [*UP, (arrives("a"), [runs("a"), drops()])]),
+    "slot: store of nothing": ("slot-order", also(UP, stores())),
+    "slot: store under a wrong name": ("slot-order", also(ONE, stores(session="r"))),
+    "slot: remains of a failed turn": ("slot-order", [
+        *UP, (arrives("a"), [runs("a")]),
+        (ev.DispatchFailed(TurnId("a"), 1, "engine_error", True, 0), [runs("a", attempt=2)])]),
+    "slot: card is down": ("slot-order", [
+        *UP, (ev.CardDown(CardId("c"), "x"), []), (arrives("a"), [runs("a")])]),
+    "slot: card is draining": ("slot-order", [
+        *UP, (ev.CardDraining(CardId("c"), True), []), (arrives("a"), [runs("a")])]),
+    "slot: no such slot": ("slot-order", [*UP, (arrives("a"), [runs("a", slot=3)])]),
+    "slot: move on a card without moves": ("slot-order", also([UP[0], (card(kv="hints"), [])], drops())),
+    "prefix: cold slot": ("prefix", [*UP, (arrives("a"), [runs("a", expect_cached_tokens=1)])]),
+    "prefix: beyond the cut": ("prefix", [*ONE, (CUT, [runs("b", expect_cached_tokens=25)])]),
+    "prefix: cut where none is possible": ("prefix", [
+        UP[0], (card(can_cut=False), []), *ONE[2:], (CUT, [runs("b", expect_cached_tokens=10)])]),
+    "prefix: not loaded": ("prefix", [*ONE, (MORE, [runs("b", expect_cached_tokens=25, loaded=True)])]),
+    "thrift: warm slot taken for cold": ("thrift", [*ONE, (MORE, [runs("b")])]),
+    "tenants: entry of another session": ("tenants", [
+        *KEPT, (arrives("b", "r"), [loads(session="r")])]),
+    "tenants: entry that is being deleted": ("tenants", [
+        *KEPT, (MORE, [act.DropEntry(EntryId(1)), loads()])]),
+    "tenants: entry that is not there yet": ("tenants", [*ONE, (MORE, [stores(), loads()])]),
+    "tenants: card of another model": ("tenants", [
+        UP[0], (card(model=ModelId("other")), []), (arrives("a"), [runs("a")])]),
+    "pool: over its cap": ("pool-cap", [
+        (ev.PolicyChanged(POLICY._replace(pool_bytes_max=24_000)), []), *ONE[1:],
+        (TICK[0], [stores()])]),
+    "pool: over the tenant's cap": ("pool-cap", [
+        *UP,
+        (arrives("a", tenant=TenantId("few"), limit_tokens=25), [runs("a", limit_tokens=25)]),
+        (ends("a", out_tokens=25, kv_tokens=45),
+         [settles("a", tenant=TenantId("few"), out_tokens=25), stores(tenant="few")])]),
+    "pool: entry id used twice": ("pool-cap", [*KEPT, (MORE, [stores(entry=1)])]),
+    "pool: deleted during its load": ("pool-cap", [
+        *KEPT, (MORE, [loads(), act.DropEntry(EntryId(1))])]),
+    "pool: deleted twice": ("pool-cap", also(KEPT, act.DropEntry(EntryId(1)), act.DropEntry(EntryId(1)))),
+    "retention: held before expired": ("retention", [
+        *KEPT, *[TICK] * 32,
+        (arrives("b", "r"), [runs("b", "r", 1)]),
+        (ends("b"), [settles("b", "r")]),
+        (TICK[0], [drops(1)])]),
+    "end: told twice": ("one-end", [*UP, (arrives("a"), [
+        act.Refuse(TurnId("a"), "lane_full", "", 0), act.Refuse(TurnId("a"), "lane_full", "", 0)])]),
+    "end: unknown code": ("one-end", [*UP, (arrives("a"), [act.Refuse(TurnId("a"), "no", "", 0)])]),
+    "end: settled twice": ("one-end", also(ONE, settles("a"))),
+    "end: not settled": ("one-end", [*ONE[:-1], (ends("a"), [])]),
+    "end: dispatched after it": ("one-end", [*UP, (arrives("a"), [
+        act.Refuse(TurnId("a"), "lane_full", "", 0), runs("a")])]),
+    "end: dispatched after a cancel": ("one-end", [
+        *UP, (arrives("a"), []), (ev.TurnCancelled(TurnId("a"), "client_cancelled"), [runs("a")])]),
+    "end: dispatched after the session closed": ("one-end", [
+        *UP, (arrives("a"), []), (ev.SessionClosed(SessionId("s"), "client"), [runs("a")])]),
+    "end: refused with tokens out": ("one-end", [
+        *UP, (arrives("a"), [runs("a")]),
+        (ev.DispatchFailed(TurnId("a"), 1, "engine_error", True, 3),
+         [act.Refuse(TurnId("a"), "lane_full", "", 0)])]),
+    "end: failed after a good end": ("one-end", [
+        *ONE[:-1], (ends("a"), [act.FailTurn(TurnId("a"), "engine_lost", "")])]),
+    "end: cancelled what does not run": ("one-end", [
+        *UP, (arrives("a"), [act.CancelTurn(TurnId("a"), 1)])]),
+    "attempts: skips one": ("attempts", [*UP, (arrives("a"), [runs("a", attempt=2)])]),
+    "attempts: repeats what was delivered": ("attempts", [
+        *UP, (arrives("a", resumable=True), [runs("a")]),
+        (ev.DispatchFailed(TurnId("a"), 1, "engine_error", True, 3), [runs("a", slot=1, attempt=2)])]),
+    "attempts: resumes what cannot be": ("attempts", [
+        *UP, (arrives("a"), [runs("a")]),
+        (ev.DispatchFailed(TurnId("a"), 1, "engine_error", True, 3),
+         [runs("a", slot=1, attempt=2, resume_tokens=3)])]),
+    "limits: longer than the client's": ("limits", [*UP, (arrives("a"), [runs("a", limit_tokens=6)])]),
+    "limits: longer than the card's context": ("limits", [
+        *UP, (arrives("a", prompt_tokens=99), [runs("a")])]),
+    "limits: more than the card runs": ("limits", [
+        *UP, (arrives("a", "s"), [runs("a")]), (arrives("b", "r"), [runs("b", "r", 1)]),
+        (arrives("d", "q"), [runs("d", "q", 2)])]),
+    "limits: more than the tenant runs": ("limits", [
+        *UP, (arrives("a", "s", tenant=TenantId("few")), [runs("a")]),
+        (ev.PolicyChanged(POLICY._replace(tenants=(POLICY.tenants[0]._replace(inflight_max=0),))), []),
+        (arrives("b", "r", tenant=TenantId("few")), [runs("b", "r", 1)])]),
+    "limits: more than the tenant may have": ("limits", [
+        *UP, (arrives("a", "s", tenant=TenantId("few")), []),
+        (arrives("b", "r", tenant=TenantId("few")), [])]),
+    "limits: session longer than the tenant's": ("limits", [
+        *UP, (arrives("a", tenant=TenantId("few"), prompt_tokens=60), [])]),
+    "limits: queue too long": ("limits", [UP[0], *[(arrives(n, n), []) for n in "abd"]]),
+    "limits: two turns of a branch": ("limits", [
+        *UP, (arrives("a"), [runs("a")]), (arrives("b"), [runs("b", slot=1)])]),
+    "limits: accepted while stalled": ("limits", [
+        *UP, (ev.JournalStalled(True), []), (arrives("a"), [])]),
+    "limits: accepted after shutdown": ("limits", [
+        *UP, (ev.ShutdownRequested(), []), (arrives("a"), [])]),
+    "metering: tokens": ("metering", [*ONE[:-1], (ends("a"), [settles("a", out_tokens=4)])]),
+    "metering: cached": ("metering", [*ONE[:-1], (ends("a"), [settles("a", cached_tokens=1)])]),
+    "metering: tenant": ("metering", [*ONE[:-1], (ends("a"), [settles("a", tenant=TenantId("u"))])]),
+    "metering: time": ("metering", [*ONE[:-1], (ends("a"), [settles("a", slot_ns=7)])]),
+    "metering: status": ("metering", [*ONE[:-1], (ends("a"), [settles("a", status="length")])]),
+    "sessions: ended with a turn": ("sessions", [
+        *UP, (arrives("a"), []), (TICK[0], [act.SessionEnded(SessionId("s"), "expired")])]),
+    "sessions: ended twice": ("sessions", also(
+        ONE, act.SessionEnded(SessionId("s"), "expired"), act.SessionEnded(SessionId("s"), "expired"))),
+    "work: idle card": ("work", [*UP, *[TICK] * 20, (arrives("a"), []), *[TICK] * 12]),
+    "order: lower lane first": ("order", [
+        *UP, *[TICK] * 20, (arrives("a", "s", lane=0), []), *[TICK] * 3,
+        (arrives("b", "r", lane=1), [runs("b", "r")])]),
+}  # fmt: skip
+
+UNFINISHED: dict[str, tuple[str, list[Step]]] = {
+    "turn hangs": ("one-end", [*UP, (arrives("a"), [])]),
+    "turn never left its card": ("one-end", [*UP, (arrives("a"), [runs("a")])]),
+    "session never ends": ("sessions", ONE),
+    "slot of an ended session": ("nothing-left", also(
+        ONE, act.SessionEnded(SessionId("s"), "expired"))),
+    "entry of an ended session": ("nothing-left", [
+        *KEPT, (TICK[0], [drops(), act.SessionEnded(SessionId("s"), "expired")]),
+        (ev.KvDropped(CardId("c"), SlotId(0)), [])]),
+    "move that hangs": ("nothing-left", also(ONE, drops())),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_check_bites(case: str) -> None:
+    name, steps = WRONG[case]
+    with pytest.raises(CheckFailed) as caught:
+        play(steps)
+    assert caught.value.name == name, caught.value
+
+
+@pytest.mark.parametrize("case", UNFINISHED)
+def test_check_bites_at_the_end(case: str) -> None:
+    name, steps = UNFINISHED[case]
+    with pytest.raises(CheckFailed) as caught:
+        play(steps, finish=True)
+    assert caught.value.name == name, caught.value
+
+
+def test_right_sequences_pass() -> None:
+    play(ONE)
+    play(KEPT)
+    play([*ONE, (MORE, [runs("b", expect_cached_tokens=25)])])
+    play([*ONE, (CUT, [runs("b", expect_cached_tokens=10)])])
+    dropped = (ev.KvDropped(CardId("c"), SlotId(0)), [loads()])
+    loaded = (
+        ev.KvLoaded(CardId("c"), SlotId(1), EntryId(1), 25),
+        [runs("b", slot=1, expect_cached_tokens=25, loaded=True)],
+    )
+    play([*KEPT, (MORE, [drops()]), dropped, loaded])
+    ended = act.SessionEnded(SessionId("s"), "expired")
+    gone = (TICK[0], [drops(), act.DropEntry(EntryId(1)), ended])
+    acks = [(ev.KvDropped(CardId("c"), SlotId(0)), []), (ev.EntryDropped(EntryId(1)), [])]
+    play([*KEPT, gone, *acks], finish=True)
+
+
+def test_tenant_that_is_passed_over_and_over_is_caught() -> None:
+    checkers = Checkers([Order])
+    steps: list[Step] = [*UP, *[TICK] * 20, (arrives("u", "u", tenant=TenantId("u")), [])]
+    for number in range(60):
+        name = f"a{number}"
+        steps += [TICK, TICK, TICK, (arrives(name, name), [runs(name, name)])]
+        steps += [(ends(name), [settles(name, name), drops()])]
+        steps += [(ev.KvDropped(CardId("c"), SlotId(0)), [act.SessionEnded(SessionId(name), "closed")])]
+    with pytest.raises(CheckFailed, match="u overtaken") as caught:
+        for number, (event, actions) in enumerate(steps):
+            checkers.step(10**12 + number * SECOND_NS, event, tuple(actions))
+    assert caught.value.name == "order"
+
+
+def test_time_that_falls_is_caught() -> None:
+    with pytest.raises(CheckFailed, match="time"):
+        play(ONE, every_ns=-1)
+
+
+def test_turn_that_takes_too_long_is_caught() -> None:
+    late = settles("a", queue_ns=0, slot_ns=3600 * SECOND_NS)
+    with pytest.raises(CheckFailed, match="deadlines"):
+        play([*ONE[:-1], (ends("a"), [late])], every_ns=3600 * SECOND_NS)

@@ -1,0 +1,16 @@
+"""A core that is surely right passes: world and checkers raise no false alarm."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.checkers import Checkers
+from tests.sim.naive import Naive
+from tests.sim.options import draw
+from tests.sim.world import World
+
+
+@pytest.mark.parametrize("seed", range(0, 400, 20))
+def test_naive_core_passes_every_check(seed: int) -> None:
+    result = World(draw(seed), Naive(), Checkers()).run()
+    assert result.turns > 0

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from bedplate.cli.config import app
+from bedplate.config import load
+
+FILE = """
+[service]
+port = 9000
+[[engine]]
+kind = "llamacpp"
+[[engine]]
+kind = "openai"
+name = "e"
+model = "m"
+url = "http://127.0.0.1:1/v1"
+api_key_env = "TEST_ENGINE_KEY"
+capabilities = { tools = true }
+[pool]
+size_bytes = "1GiB"
+[[tenant]]
+id = "a"
+running_max = 2
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("BEDPLATE_CONFIG", raising=False)
+    monkeypatch.setenv("TEST_ENGINE_KEY", "sk-very-secret")
+    path = tmp_path / "bedplate.toml"
+    path.write_text(FILE, encoding="utf-8")
+    return path
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_check_says_what_is_valid(file: Path) -> None:
+    result = invoke("check", file)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("valid: 2 engine(s) with 3 card(s)")
+    document = json.loads(invoke("check", file, "--json").stdout)
+    assert document == {
+        "valid": True,
+        "engines": 2,
+        "cards": 3,
+        "models": ["gemma-3-270m", "m"],
+        "tenants": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[[engine]]\nkind='llamacpp'\npath='a.gguf'", "engine[0].path: there is no file"),
+        (
+            "[[engine]]\nkind='llamacpp'\npath='package:no-such-model'",
+            "engine[0].path: the package no-such-model is not installed",
+        ),
+        ("[service]\ntls_cert='c'\ntls_key='k'", "service.tls_cert: there is no file"),
+    ],
+)
+def test_check_finds_what_is_not_there(file: Path, text: str, expected: str) -> None:
+    file.write_text(text, encoding="utf-8")
+    result = invoke("check", file)
+    assert result.exit_code != 0
+    assert str(result.exception).startswith(expected)
+
+
+def test_show_prints_a_file_that_loads_to_the_same_tree(file: Path, tmp_path: Path) -> None:
+    shown = invoke("show", file).stdout
+    assert "very-secret" not in shown
+    assert "# api_key = ********  (read from the environment)" in shown
+    again = tmp_path / "elsewhere" / "shown.toml"
+    again.parent.mkdir()
+    again.write_text(shown, encoding="utf-8")
+    assert load(again) == load(file)
+    assert tomllib.loads(shown)["pool"]["size_bytes"] == 1 << 30
+
+
+def test_show_json_masks_the_secret(file: Path) -> None:
+    output = invoke("show", file, "--json").stdout
+    assert "very-secret" not in output
+    tree = json.loads(output)
+    assert tree["engine"][1]["api_key"] == "********"
+    assert "api_key" not in tree["engine"][0]
+    assert tree["service"]["port"] == 9000

@@ -1,0 +1,200 @@
+"""What is refused by name, and the body that the server gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bedplate.core.ids import BranchId, CardId, ModelId, SessionId, SlotId, TenantId, TurnId
+from bedplate.engines.base import ChatRequest, Lineage, Prompt, TurnRun
+from bedplate.engines.llamacpp.grammar import grammar_for
+from bedplate.engines.llamacpp.prompting import PromptIds
+from bedplate.engines.llamacpp.request import (
+    check_request,
+    completion_body,
+    is_resumable,
+    reads_calls,
+)
+from bedplate.engines.llamacpp.transcript import pack
+from bedplate.errors import InvalidRequest
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+OTHER = {"type": "function", "function": {"name": 'say "hi"'}}
+
+
+def request(**more: Any) -> ChatRequest:
+    return ChatRequest(model=ModelId("m"), messages=({"role": "user", "content": "x"},), **more)
+
+
+def body(chat: ChatRequest, *, stops: tuple[str, ...] = (), limit: int = 32) -> dict[str, Any]:
+    payload = PromptIds(b"", b"", [], pack([1, 2, 3]), 0, grammar_for(chat))
+    payload.delivered.add("ab", tokens=2, ids=[8, 9], exact=True)
+    lineage = Lineage(TenantId("t"), SessionId("s"), BranchId(0), -1, 0)
+    run = TurnRun(
+        turn=TurnId("t1"),
+        attempt=1,
+        lineage=lineage,
+        request=chat,
+        prompt=Prompt(3, 0, True, True, payload),
+        card=CardId("c"),
+        slot=SlotId(2),
+        limit_tokens=limit,
+        expect_cached_tokens=0,
+        loaded=False,
+        resume_tokens=2,
+        deadline_s=1.0,
+        delivered="ab",
+    )
+    return completion_body(run, payload, stops)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 2}, "n"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"extra": {"mirostat": 2}}, "mirostat"),
+        ({"extra": {"top_k": 5, "guided_regex": "x"}}, "guided_regex"),
+        ({"tools": ({"type": "web_search"},)}, "tools[0]"),
+        ({"tools": (TOOL, {"type": "function", "function": {}})}, "tools[1].function.name"),
+        ({"tool_choice": "required"}, "tools"),
+        ({"tool_choice": "maybe"}, "tool_choice"),
+        ({"logit_bias": {"word": 1}}, "logit_bias"),
+    ],
+)
+def test_refused_by_name(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        check_request(request(**fields))
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": {"type": "objekt"}},
+                }
+            },
+            "response_format",
+        ),
+        (
+            {
+                "tools": (
+                    {"type": "function", "function": {"name": "f", "parameters": {"not": {}}}},
+                ),
+                "tool_choice": "required",
+            },
+            "tools",
+        ),
+        (
+            {
+                "tools": (TOOL,),
+                "tool_choice": {"type": "function", "function": {"name": "other"}},
+            },
+            "tool_choice",
+        ),
+    ],
+)
+def test_what_no_grammar_can_hold_is_refused(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        grammar_for(request(**fields))
+    assert caught.value.param == param
+    assert "%llguidance" not in caught.value.message
+
+
+def test_free_text_has_no_grammar() -> None:
+    assert grammar_for(request()) is None
+    assert grammar_for(request(tools=(TOOL,))) is None
+    assert grammar_for(request(tools=(TOOL,), tool_choice="none")) is None
+    assert grammar_for(request(response_format={"type": "text"})) is None
+
+
+def test_required_call_names_every_tool_and_a_named_one_only_itself() -> None:
+    every = grammar_for(request(tools=(TOOL, OTHER), tool_choice="required"))
+    assert every is not None
+    assert "call: call_0 | call_1" in every
+    assert "{0,15}" in every
+    named = grammar_for(
+        request(
+            tools=(TOOL, OTHER),
+            tool_choice={"type": "function", "function": {"name": "look"}},
+            parallel_tool_calls=False,
+        )
+    )
+    assert named is not None
+    assert "call_1" not in named
+    assert named.splitlines()[1] == "start: call"
+
+
+def test_response_format_beside_tools_leaves_the_choice() -> None:
+    schema = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
+    both = grammar_for(request(tools=(TOOL,), response_format=schema))
+    assert both is not None
+    assert "start: answer | calls" in both
+
+
+def test_body_continues_after_what_was_delivered() -> None:
+    sent = body(request())
+    assert sent["prompt"] == [1, 2, 3, 8, 9]
+    assert sent["n_predict"] == 30
+    assert sent["id_slot"] == 2
+    assert sent["cache_prompt"]
+    assert sent["stream"]
+    assert sent["return_progress"]
+
+
+def test_only_what_was_asked_for_is_sent() -> None:
+    sent = body(request())
+    for name in ("temperature", "top_p", "seed", "stop", "n_probs", "grammar", "logit_bias"):
+        assert name not in sent
+
+
+def test_sampling_is_passed_on() -> None:
+    sent = body(
+        request(
+            temperature=0.0,
+            top_p=0.5,
+            seed=-1,
+            stop=("END",),
+            logprobs=True,
+            frequency_penalty=0.5,
+            logit_bias={"5": -100},
+            extra={"top_k": 3},
+        ),
+        stops=("<|im_end|>",),
+    )
+    assert (sent["temperature"], sent["top_p"], sent["top_k"]) == (0.0, 0.5, 3)
+    assert sent["seed"] != 2**32 - 1
+    assert sent["stop"] == ["END", "<|im_end|>"]
+    assert sent["n_probs"] == 1
+    assert sent["logit_bias"] == [[5, -100.0]]
+    assert sent["repeat_last_n"] == -1
+
+
+def test_calls_are_read_unless_they_are_ruled_out() -> None:
+    assert reads_calls(request(tools=(TOOL,)))
+    assert not reads_calls(request(tools=(TOOL,), tool_choice="none"))
+    assert not reads_calls(request())
+
+
+def test_only_plain_text_may_go_on_elsewhere() -> None:
+    assert is_resumable(request(), None)
+    assert not is_resumable(request(), "grammar")
+    assert not is_resumable(request(tools=(TOOL,)), None)
+    assert not is_resumable(request(logprobs=True), None)

@@ -1,0 +1,205 @@
+"""Chunks become deltas and one message, whatever shape the server gives them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from bedplate.engines.base import Delta
+from bedplate.engines.openai.answer import Answer, Usage
+from bedplate.errors import EngineError, EngineLost, EngineProtocolError, InvalidRequest
+
+
+def chunk(delta: dict[str, Any] | None = None, **fields: Any) -> bytes:
+    choice: dict[str, Any] = {"index": 0, "delta": delta or {}, **fields}
+    return json.dumps({"choices": [choice]}).encode()
+
+
+def feed(*events: bytes, choices: int = 1) -> tuple[Answer, list[Delta]]:
+    answer = Answer(choices)
+    return answer, answer.feed(events)
+
+
+def test_text_is_put_together_and_empty_deltas_are_left_out() -> None:
+    answer, deltas = feed(
+        chunk({"role": "assistant", "content": ""}),
+        chunk({"content": "one "}),
+        chunk({"content": None}),
+        chunk({"role": "assistant", "content": "two"}),
+        chunk({}, finish_reason="stop"),
+        b"[DONE]",
+    )
+    assert deltas == [Delta("one ", tokens=1), Delta("two", tokens=1)]
+    assert answer.done
+    end = answer.finished(7, "")
+    assert (end.finish_reason, end.message) == ("stop", {"role": "assistant", "content": "one two"})
+    assert (end.prompt_tokens, end.out_tokens, end.kv_tokens, end.exact) == (7, 2, 9, False)
+
+
+def test_what_follows_done_is_not_read() -> None:
+    answer, deltas = feed(b"[DONE]", b"{broken")
+    assert answer.done
+    assert deltas == []
+
+
+def test_a_choice_that_did_not_end_keeps_the_answer_open() -> None:
+    answer, _ = feed(chunk({"content": "a"}, finish_reason="stop"), choices=2)
+    assert not answer.complete
+    answer.feed([b'{"choices": [{"index": 1, "delta": {}, "finish_reason": "length"}]}'])
+    assert answer.complete
+    assert answer.finished(1, "").others == ("length",)
+
+
+@pytest.mark.parametrize(
+    ("usage", "counted"),
+    [
+        ({"prompt_tokens": 9, "completion_tokens": 3}, Usage(9, 0, 3)),
+        ({"prompt_tokens": 9, "completion_tokens": None}, Usage(9, 0, 0)),
+        (
+            {
+                "prompt_tokens": 9,
+                "completion_tokens": 3,
+                "prompt_tokens_details": {"cached_tokens": 8},
+            },
+            Usage(9, 8, 3),
+        ),
+        (
+            {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": None},
+            Usage(9, 0, 3),
+        ),
+        (
+            {
+                "prompt_tokens": 9,
+                "completion_tokens": 3,
+                "prompt_tokens_details": {"cached_tokens": None},
+            },
+            Usage(9, 0, 3),
+        ),
+        (
+            {
+                "prompt_tokens": 9,
+                "completion_tokens": 3,
+                "prompt_tokens_details": {"cached_tokens": 99},
+            },
+            Usage(9, 9, 3),
+        ),
+    ],
+)
+def test_usage_is_read_in_the_forms_that_servers_send(usage: Any, counted: Usage) -> None:
+    answer, _ = feed(json.dumps({"choices": [], "usage": usage}).encode())
+    assert answer.usage == counted
+
+
+def test_usage_beside_choices_counts_and_null_does_not_undo_it() -> None:
+    one = json.dumps(
+        {
+            "choices": [{"index": 0, "delta": {"content": "a"}}],
+            "usage": {"prompt_tokens": 1, "completion_tokens": 1},
+        }
+    ).encode()
+    answer, _ = feed(one, b'{"choices": [], "usage": null}')
+    assert answer.usage == Usage(1, 0, 1)
+
+
+def test_unknown_fields_of_a_delta_are_passed_on_and_put_together() -> None:
+    answer, deltas = feed(
+        chunk({"reasoning_content": "let me "}),
+        chunk({"reasoning_content": "see", "refusal": None}),
+        chunk({"content": "yes", "audio": {"data": "QQ", "id": "a"}}),
+        chunk({"audio": {"data": "=="}, "annotations": []}),
+        chunk(finish_reason="stop"),
+    )
+    assert [delta.extra for delta in deltas] == [
+        {"reasoning_content": "let me "},
+        {"reasoning_content": "see"},
+        {"audio": {"data": "QQ", "id": "a"}},
+        {"audio": {"data": "=="}},
+    ]
+    assert answer.finished(1, "").message == {
+        "role": "assistant",
+        "content": "yes",
+        "reasoning_content": "let me see",
+        "audio": {"data": "QQ==", "id": "a"},
+    }
+
+
+def test_a_character_cut_in_two_escapes_is_one_character() -> None:
+    call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": '{"x": "PIECE'}}
+    rest = {"index": 0, "function": {"arguments": 'PIECE"}'}}
+    answer, deltas = feed(
+        b'{"choices": [{"index": 0, "delta": {"content": "hi \\ud83d"}}]}',
+        b'{"choices": [{"index": 0, "delta": {"content": "\\ude00 you"}}]}',
+        chunk({"tool_calls": [call]}).replace(b"PIECE", b"\\ud83d"),
+        chunk({"tool_calls": [rest]}).replace(b"PIECE", b"\\ude00"),
+        chunk(finish_reason="tool_calls"),
+    )
+    assert [delta.content for delta in deltas[:2]] == ["hi ", "\U0001f600 you"]
+    message = answer.finished(1, "").message
+    assert message["content"] == "hi \U0001f600 you"
+    assert message["tool_calls"][0]["function"]["arguments"] == '{"x": "\U0001f600"}'
+
+
+def test_half_a_character_at_the_end_becomes_a_replacement() -> None:
+    answer, deltas = feed(
+        b'{"choices": [{"index": 0, "delta": {"content": "a\\ud83d"}}]}',
+        chunk(finish_reason="length"),
+    )
+    assert "".join(delta.content for delta in deltas) == "a\ufffd"
+    assert answer.finished(1, "").message["content"] == "a\ufffd"
+
+
+def test_logprobs_count_the_tokens_of_a_chunk() -> None:
+    entries = [{"token": "a"}, {"token": "b"}, {"token": "c"}]
+    answer, (delta,) = feed(chunk({"content": "abc"}, logprobs={"content": entries}))
+    assert delta.tokens == answer.tokens == 3
+    assert delta.logprobs == {"content": entries}
+
+
+def test_text_of_earlier_attempts_begins_the_message() -> None:
+    answer, _ = feed(chunk({"content": "two"}, finish_reason="stop"))
+    assert answer.finished(1, "one ").message["content"] == "one two"
+
+
+def test_an_answer_of_calls_alone_has_no_content() -> None:
+    call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}
+    answer, _ = feed(chunk({"tool_calls": [call]}), chunk(finish_reason="tool_calls"))
+    message = answer.finished(1, "").message
+    assert message["content"] is None
+    assert message["tool_calls"] == [
+        {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sent", "means"),
+    [("eos", "stop"), ("function_call", "tool_calls"), ("max_tokens", "length")],
+)
+def test_finish_reasons_of_other_servers_are_translated(sent: str, means: str) -> None:
+    answer, _ = feed(chunk(finish_reason=sent))
+    assert answer.finished(1, "").finish_reason == means
+
+
+@pytest.mark.parametrize(
+    ("event", "kind", "words"),
+    [
+        (chunk(finish_reason="abort"), EngineLost, "gave the answer up"),
+        (chunk(finish_reason="moonlight"), EngineProtocolError, "moonlight"),
+        (chunk(finish_reason=5), EngineProtocolError, "5"),
+        (b"null", EngineProtocolError, "no object"),
+        (b'{"id": 1}', EngineProtocolError, "without choices"),
+        (b'{"choices": [{"index": "0"}]}', EngineProtocolError, "choice"),
+        (b'{"choices": [{"index": -1}]}', EngineProtocolError, "choice"),
+        (b'{"choices": ["text"]}', EngineProtocolError, "choice"),
+        (b'{"choices": [], "usage": 5}', EngineProtocolError, "usage"),
+        (b'\xff{"choices": []}', EngineProtocolError, "JSON"),
+        (b'{"object": "error", "message": "boom"}', EngineError, "boom"),
+        (b'{"error": "boom"}', EngineError, "boom"),
+        (b'{"error": {"message": "bad", "code": 422}}', InvalidRequest, "bad"),
+    ],
+)
+def test_what_is_no_answer_is_an_error(event: bytes, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words) as error:
+        feed(event)
+    assert type(error.value) is kind

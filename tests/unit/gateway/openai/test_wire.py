@@ -1,0 +1,427 @@
+"""The chat completion's body: what is understood, what is refused, and under which name."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import orjson
+import pytest
+
+from bedplate.core.ids import ModelId
+from bedplate.engines.base import Capabilities
+from bedplate.errors import InvalidRequest
+from bedplate.gateway.errors_http import WrongContentType
+from bedplate.gateway.openai.checks import NESTING_MAX
+from bedplate.gateway.openai.params import HARMLESS, NULLABLE, RESERVED, UNDERSTOOD
+from bedplate.gateway.openai.wire import check_content_type, decode, model_of, read_chat
+from tests.fakes.openai_schema import chat_parameters
+
+PLAIN = Capabilities(kv="full")
+ABLE = Capabilities(
+    kv="full", tools=True, grammar=True, logprobs=True, images=True, audio=True, choices=True,
+    params=frozenset({"top_k"}),
+)  # fmt: skip
+PASSING = dataclasses.replace(ABLE, passes_unknown=True)
+USER = {"role": "user", "content": "hi"}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+DEEP: Any = 0
+for _ in range(NESTING_MAX + 1):
+    DEEP = [DEEP]
+
+
+def read(can: Capabilities = ABLE, **fields: Any):
+    return read_chat({"model": "m", "messages": [USER], **fields}, ModelId("m"), can)
+
+
+def messages(*items: Any, can: Capabilities = ABLE):
+    return read(can, messages=list(items))
+
+
+def refused(param: str, fragment: str, can: Capabilities = ABLE, **fields: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        read(can, **fields)
+    assert caught.value.param == param
+    assert fragment in caught.value.message
+    assert param in caught.value.message
+
+
+def test_a_full_request_is_read_whole():
+    call = read(
+        messages=[{"role": "system", "content": "s"}, USER],
+        tools=[TOOL],
+        tool_choice={"type": "function", "function": {"name": "f"}},
+        parallel_tool_calls=False,
+        response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": {}}},
+        max_completion_tokens=5,
+        temperature=0.5,
+        top_p=1,
+        seed=-7,
+        stop=["a", "b"],
+        logprobs=True,
+        top_logprobs=3,
+        n=2,
+        presence_penalty=-2,
+        frequency_penalty=2,
+        logit_bias={"12": -100},
+        stream=True,
+        stream_options={"include_usage": True},
+        prompt_cache_key="k",
+        session_id="s1",
+        top_k=4,
+    )
+    request = call.request
+    assert (call.stream, call.include_usage, call.session, call.cache_key) == (
+        True,
+        True,
+        "s1",
+        "k",
+    )
+    assert len(request.messages) == 2
+    assert request.tool_choice == {"type": "function", "function": {"name": "f"}}
+    assert (request.parallel_tool_calls, request.limit_tokens, request.n) == (False, 5, 2)
+    assert (request.temperature, request.top_p, request.seed) == (0.5, 1.0, -7)
+    assert (request.stop, request.logprobs, request.top_logprobs) == (("a", "b"), True, 3)
+    assert (request.presence_penalty, request.frequency_penalty) == (-2.0, 2.0)
+    assert request.logit_bias == {"12": -100}
+    assert request.extra == {"top_k": 4}
+
+
+def test_what_is_left_out_or_null_has_the_defaults():
+    nulls = dict.fromkeys(NULLABLE)
+    for call in (read(), read(**nulls)):
+        assert not call.stream
+        assert not call.include_usage
+        assert call.session is None
+        assert call.request == dataclasses.replace(call.request, tools=(), limit_tokens=0, n=1)
+        assert call.request.temperature is None
+        assert call.request.response_format is None
+        assert call.request.extra == {}
+
+
+def test_an_integral_number_is_an_integer():
+    assert read(max_tokens=16.0).request.limit_tokens == 16
+
+
+def test_both_names_of_the_limit_may_come_together_if_equal():
+    assert read(max_tokens=4, max_completion_tokens=4).request.limit_tokens == 4
+    refused("max_tokens", "differs", max_tokens=4, max_completion_tokens=5)
+
+
+@pytest.mark.parametrize(
+    ("param", "fragment", "fields"),
+    [
+        ("messages", "at least 1", {"messages": []}),
+        ("messages", "expected an array, got an object", {"messages": {}}),
+        ("messages[0]", "expected an object, got a string", {"messages": ["hi"]}),
+        ("temperature", "from 0 to 2", {"temperature": 2.1}),
+        ("temperature", "expected a number, got a string", {"temperature": "1"}),
+        ("temperature", "expected a number, got a boolean", {"temperature": True}),
+        ("top_p", "from 0 to 1", {"top_p": -0.1}),
+        ("seed", "from", {"seed": 10**30}),
+        ("seed", "expected an integer, got a number", {"seed": 0.5}),
+        ("max_tokens", "from 1", {"max_tokens": 0}),
+        ("max_completion_tokens", "expected an integer", {"max_completion_tokens": "5"}),
+        ("n", "from 1 to 128", {"n": 0}),
+        ("stop", "at most 4", {"stop": ["a", "b", "c", "d", "e"]}),
+        ("stop", "at least 1", {"stop": []}),
+        ("stop[1]", "must not be empty", {"stop": ["a", ""]}),
+        ("stop", "expected an array, got an integer", {"stop": 3}),
+        ("top_logprobs", "needs logprobs", {"top_logprobs": 2}),
+        ("top_logprobs", "from 0 to 20", {"logprobs": True, "top_logprobs": 21}),
+        ("logit_bias.x", "token id", {"logit_bias": {"x": 1}}),
+        ("logit_bias.5", "from -100 to 100", {"logit_bias": {"5": 101}}),
+        ("stream", "expected a boolean, got a string", {"stream": "true"}),
+        ("stream_options", "stream true", {"stream_options": {"include_usage": True}}),
+        (
+            "stream_options.include_usage",
+            "expected a boolean",
+            {"stream": True, "stream_options": {"include_usage": 1}},
+        ),
+        (
+            "stream_options.include_obfuscation",
+            "not supported",
+            {"stream": True, "stream_options": {"include_obfuscation": True}},
+        ),
+        ("stream_options.other", "not supported", {"stream": True, "stream_options": {"other": 1}}),
+        ("tools", "expected an array, got null", {"tools": None}),
+        ("tools[0].type", "only tools of type function", {"tools": [{"type": "custom"}]}),
+        ("tools[0].function", "expected an object", {"tools": [{"type": "function"}]}),
+        (
+            "tools[0].function.name",
+            "1 to 128",
+            {"tools": [{"type": "function", "function": {"name": "a b"}}]},
+        ),
+        ("tools[1].function.name", "two tools", {"tools": [TOOL, TOOL]}),
+        (
+            "tools[0].function.extra",
+            "not supported",
+            {"tools": [{"type": "function", "function": {"name": "f", "extra": 1}}]},
+        ),
+        (
+            "tools[0].function",
+            "nested deeper",
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"a": DEEP}}}]},
+        ),
+        ("tool_choice", "one of none, auto, required", {"tool_choice": "any"}),
+        ("tool_choice", "needs tools", {"tool_choice": "required"}),
+        (
+            "tool_choice.function.name",
+            "none of the given tools",
+            {
+                "tools": [TOOL],
+                "tool_choice": {"type": "function", "function": {"name": "g"}},
+            },
+        ),
+        (
+            "tool_choice.type",
+            "only function",
+            {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "allowed_tools": {}}},
+        ),
+        ("parallel_tool_calls", "expected a boolean", {"parallel_tool_calls": 1}),
+        ("response_format.type", "one of", {"response_format": {"type": "xml"}}),
+        ("response_format", "expected an object", {"response_format": "json_object"}),
+        (
+            "response_format.json_schema",
+            "expected an object, got null",
+            {"response_format": {"type": "json_schema"}},
+        ),
+        (
+            "response_format.json_schema.name",
+            "expected a string",
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+        ),
+        ("functions", "Use tools", {"functions": []}),
+        ("function_call", "Use tool_choice", {"function_call": "auto"}),
+        ("store", "not kept", {"store": True}),
+        ("service_tier", "X-Bedplate-Lane", {"service_tier": "priority"}),
+        ("verbosity", "medium", {"verbosity": "high"}),
+        ("modalities", "text only", {"modalities": ["text", "audio"]}),
+        ("metadata.k", "expected a string", {"metadata": {"k": 1}}),
+        ("prompt_cache_retention", "in_memory", {"prompt_cache_retention": "24h"}),
+        ("prompt_cache_options.mode", "implicit", {"prompt_cache_options": {"mode": "explicit"}}),
+        ("safety_identifier", "at most 64", {"safety_identifier": "x" * 65}),
+        ("session_id", "1 to 128", {"session_id": ""}),
+        ("reasoning_effort", "no such parameter", {"reasoning_effort": "low"}),
+        ("web_search_options", "no such parameter", {"web_search_options": {}}),
+        ("prediction", "no such parameter", {"prediction": {"type": "content", "content": "x"}}),
+        ("frobnicate", "no such parameter", {"frobnicate": None}),
+    ],
+)
+def test_what_is_wrong_is_refused_by_name(param: str, fragment: str, fields: dict[str, Any]):
+    refused(param, fragment, **fields)
+
+
+@pytest.mark.parametrize(
+    ("param", "fragment", "message"),
+    [
+        ("messages[0].role", "is missing", {"content": "x"}),
+        ("messages[0].role", "one of", {"role": "robot", "content": "x"}),
+        ("messages[0].role", "deprecated", {"role": "function", "name": "f", "content": "x"}),
+        ("messages[0].content", "is missing", {"role": "user"}),
+        ("messages[0].content", "is missing", {"role": "user", "content": None}),
+        ("messages[0].content", "no tool_calls", {"role": "assistant"}),
+        ("messages[0].content", "string or an array", {"role": "user", "content": 5}),
+        ("messages[0].content", "at least 1", {"role": "user", "content": []}),
+        ("messages[0].tool_call_id", "is missing", {"role": "tool", "content": "x"}),
+        (
+            "messages[0].tool_call_id",
+            "expected a string",
+            {"role": "tool", "content": "x", "tool_call_id": 1},
+        ),
+        ("messages[0].name", "expected a string", {**USER, "name": 1}),
+        ("messages[0].cache_control", "no such field", {**USER, "cache_control": {}}),
+        ("messages[0].tool_calls", "no such field", {**USER, "tool_calls": []}),
+        ("messages[0].audio", "not supported", {"role": "assistant", "content": "", "audio": {}}),
+        (
+            "messages[0].tool_calls[0].id",
+            "expected a string",
+            {"role": "assistant", "tool_calls": [{**CALL, "id": None}]},
+        ),
+        (
+            "messages[0].tool_calls[0].type",
+            "only calls of type function",
+            {"role": "assistant", "tool_calls": [{**CALL, "type": "custom"}]},
+        ),
+        (
+            "messages[0].tool_calls[0].function.arguments",
+            "expected a string, got an object",
+            {
+                "role": "assistant",
+                "tool_calls": [{**CALL, "function": {"name": "f", "arguments": {}}}],
+            },
+        ),
+        (
+            "messages[0].content[0].text",
+            "expected a string",
+            {"role": "user", "content": [{"type": "text"}]},
+        ),
+        (
+            "messages[0].content[0].type",
+            "text parts only",
+            {"role": "system", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
+        ),
+        (
+            "messages[0].content[0].type",
+            "not supported",
+            {"role": "user", "content": [{"type": "file", "file": {}}]},
+        ),
+        (
+            "messages[0].content[0].prompt_cache_breakpoint",
+            "not supported",
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "x", "prompt_cache_breakpoint": {}}],
+            },
+        ),
+    ],
+)
+def test_a_wrong_message_is_refused_by_name(param: str, fragment: str, message: dict[str, Any]):
+    refused(param, fragment, messages=[message])
+
+
+def test_messages_that_frameworks_send_pass():
+    history = [
+        {"role": "developer", "content": "d"},
+        {"role": "user", "content": [{"type": "text", "text": "a"}], "name": "bob"},
+        {
+            "role": "assistant",
+            "content": None,
+            "refusal": None,
+            "annotations": [],
+            "audio": None,
+            "function_call": None,
+            "tool_calls": [CALL],
+        },
+        {"role": "tool", "content": "42", "tool_call_id": "c1"},
+        {"role": "assistant", "content": "ok", "reasoning_content": "because"},
+        {"role": "assistant", "content": None, "refusal": "no"},
+        {"role": "assistant", "content": ""},
+        {"role": "system", "content": "late"},
+    ]
+    assert list(messages(*history).request.messages) == history
+
+
+def test_parts_go_only_to_an_engine_that_declares_them():
+    image = {"type": "image_url", "image_url": {"url": "data:,x", "detail": "low"}}
+    audio = {"type": "input_audio", "input_audio": {"data": "x", "format": "wav"}}
+    for part, where in ((image, "image_url"), (audio, "input_audio")):
+        message = {"role": "user", "content": [part]}
+        assert messages(message).request.messages[0] == message
+        refused(f"messages[0].content[0].{where}", "takes no", PLAIN, messages=[message])
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("tools", {"tools": [TOOL]}),
+        ("response_format.type", {"response_format": {"type": "json_object"}}),
+        ("logprobs", {"logprobs": True}),
+        ("n", {"n": 2}),
+        ("top_k", {"top_k": 1}),
+    ],
+)
+def test_what_the_engine_cannot_do_is_refused_by_name(param: str, fields: dict[str, Any]):
+    read(ABLE, **fields)
+    refused(param, "engine of", PLAIN, **fields)
+
+
+def test_an_engine_that_judges_itself_gets_unknown_parameters():
+    call = read(PASSING, frobnicate={"a": 1}, reasoning_effort="low", user="u")
+    assert call.request.extra == {"frobnicate": {"a": 1}, "reasoning_effort": "low"}
+    refused("frobnicate", "nested deeper", PASSING, frobnicate=DEEP)
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED))
+def test_clients_cannot_speak_for_the_service(name: str):
+    """F14: lane, tenant and slot never come from the body, whatever the engine would take."""
+    refused(name, "not for clients", PASSING, **{name: 1})
+
+
+def test_every_parameter_of_openai_is_decided():
+    """None is dropped: each is understood, harmless by table, or refused by its own name."""
+    for name in chat_parameters():
+        if name in UNDERSTOOD or name in HARMLESS:
+            continue
+        refused(name, "", ABLE, **{name: {}})
+
+
+def test_harmless_parameters_pass_and_reach_no_engine():
+    call = read(
+        user="u",
+        metadata={"a": "b"},
+        store=False,
+        service_tier="auto",
+        safety_identifier="s",
+        verbosity="medium",
+        modalities=["text"],
+        prompt_cache_retention="in_memory",
+        prompt_cache_options={"mode": "implicit"},
+    )
+    assert call.request.extra == {}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b'{"a": NaN}',
+        b'{"a": 1e999}',
+        b"\xff\xfe{}",
+        b'{"a": "\xc3\x28"}',
+        b'{"a": "\\ud800"}',
+        b"[" * 100_000,
+        b"[]",
+        b'"text"',
+    ],
+)
+def test_bytes_that_are_no_json_object_are_refused_without_echo(body: bytes):
+    with pytest.raises(InvalidRequest) as caught:
+        decode(body)
+    assert "JSON" in caught.value.message
+
+
+def test_a_secret_in_broken_json_is_not_echoed():
+    with pytest.raises(InvalidRequest) as caught:
+        decode(b'{"messages": "the secret", oops}')
+    assert "secret" not in caught.value.message
+
+
+@pytest.mark.parametrize("name", [None, 5, "", "x" * 300])
+def test_a_wrong_model_is_refused(name: object):
+    with pytest.raises(InvalidRequest) as caught:
+        model_of({"model": name})
+    assert caught.value.param == "model"
+
+
+def test_a_client_made_name_is_cut_and_printable():
+    with pytest.raises(InvalidRequest) as caught:
+        read(**{"evil\n" + "x" * 500: 1})
+    assert caught.value.param is not None
+    assert "\n" not in caught.value.message
+    assert len(caught.value.message) < 300
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["application/json", "application/json; charset=utf-8", 'Application/JSON;charset="UTF-8"'],
+)
+def test_json_is_taken(value: str):
+    check_content_type(value)
+
+
+@pytest.mark.parametrize("value", [None, "", "text/plain", "application/json; charset=latin-1"])
+def test_other_types_are_refused(value: str | None):
+    with pytest.raises(WrongContentType):
+        check_content_type(value)
+
+
+def test_what_passes_can_be_encoded_again():
+    """Nesting that passes is nesting that the journal and the engines can hold."""
+    schema: Any = {}
+    for _ in range(NESTING_MAX - 3):
+        schema = {"a": schema}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    orjson.dumps(read(tools=[tool]).request.tools)
