@@ -86,7 +86,7 @@ class Claim:
 
 
 def meets(value: float, target: str) -> bool:
-    """Return whether a value meets a target. The bound itself does; what is no number never does."""
+    """Return whether a value meets a target; the bound itself does, what is no number does not."""
     relation, bound = _parse(target)
     return value >= bound if relation == ">=" else value <= bound
 

@@ -78,9 +78,10 @@ class Process:
         extra: Mapping[str, str] | None = None,
     ) -> None:
         self.log = log
+        self._command = list(command)
         with pinned(core), log.open("wb") as out:
             self._child = subprocess.Popen(
-                list(command),
+                self._command,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -115,10 +116,8 @@ class Process:
         while time.monotonic() < deadline:
             if self._child.poll() is not None:
                 raise BenchError(f"{self._what()} ended: {self.tail()}")
-            with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
-                with urllib.request.urlopen(url, timeout=2) as answer:
-                    if answer.status == 200:
-                        return
+            if _answers(url):
+                return
             time.sleep(POLL_SECONDS)
         raise BenchError(f"{self._what()} is not ready after {within_s:.0f} s: {self.tail()}")
 
@@ -169,7 +168,15 @@ class Process:
         return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace").strip()
 
     def _what(self) -> str:
-        return " ".join(map(str, self._child.args[:3])) if self._child.args else "a process"
+        return " ".join(self._command[:3])
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
 
 
 def ask(module: str, question: Json, *, core: int, within_s: float) -> dict[str, Json]:

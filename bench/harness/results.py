@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
@@ -75,13 +75,17 @@ def write(run: Run, done: Finished, *, root: Path = ROOT, results: Path = RESULT
     _write(folder / "meta.json", _meta(run, done, commit))
     summary: Json = {
         "bench": done.bench,
-        "claims": [dict(claim.as_json()) for claim in done.claims],
+        "claims": [_claim(claim) for claim in done.claims],
         "figures": [figure._asdict() for figure in run.figures],
         "failures": dict(done.failures),
     }
     _write(folder / "summary.json", summary)
     _write(folder / "rounds.json", run.rounds)
     return folder
+
+
+def _claim(claim: Claim) -> Json:
+    return {**claim.as_json()}  # type: ignore[dict-item]  # a TypedDict's values are plain JSON
 
 
 def _meta(run: Run, done: Finished, commit: Commit) -> Json:

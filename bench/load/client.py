@@ -55,7 +55,9 @@ class Connection(asyncio.Protocol):
         """Fail the request that runs."""
         self.open = False
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(Lost(f"after {len(self._raw)} bytes: {bytes(self._raw[:300])!r}"))
+            self._answer.set_exception(
+                Lost(f"after {len(self._raw)} bytes: {bytes(self._raw[:300])!r}")
+            )
 
     def data_received(self, data: bytes) -> None:
         """Collect; note the first event; end at the last chunk, or at the length."""

@@ -1,8 +1,8 @@
 """What is asked: sessions of turns over real text, and what every answer must be.
 
 A session's first message is the system prompt of one of the demo's agents, its second names the
-case, so no two sessions are equal. The fake engine gives every turn the same 32 pieces, so the whole
-history of a session is known before it begins and is rendered once.
+case, so no two sessions are equal. The fake engine gives every turn the same 32 pieces, so the
+whole history of a session is known before it begins and is rendered once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ EVENTS_MIN = CHUNKS + 2
 
 _DOMAINS = ("wealth", "fraud", "compliance", "service")
 _ASK = "Case {case}. Read the file of this client and say what the desk should do next, and why."
-_MORE = "Tool result {turn}: account 4-{turn:03d} shows no entry after the date. Go on with the case."
+_MORE = (
+    "Tool result {turn}: account 4-{turn:03d} shows no entry after the date. Go on with the case."
+)
 
 
 def system_prompts() -> tuple[str, ...]:

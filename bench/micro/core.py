@@ -45,8 +45,9 @@ Record = list[tuple[int, ev.Event]]
 class Load:
     """Agents and cards around one core; everything it is told is recorded."""
 
-    def __init__(self, *, cards: int, sessions: int, seed: int) -> None:
+    def __init__(self, *, cards: int, sessions: int, seed: int, again: bool = True) -> None:
         self.base = Base()
+        self.again = again
         self.rng = random.Random(seed)
         self.record: Record = []
         self.heap: list[tuple[int, int, ev.Event]] = []
@@ -73,10 +74,16 @@ class Load:
                 self.turns += 1
                 prompt = context + 200 if context else 700
                 event = event._replace(
-                    turn=TurnId(f"{number}.{self.turns}"), prompt_tokens=prompt, reuse_tokens=context
+                    turn=TurnId(f"{number}.{self.turns}"),
+                    prompt_tokens=prompt,
+                    reuse_tokens=context,
                 )
                 self.orders[event.turn] = (number, prompt)
             self._tell(event)
+
+    def waits(self) -> bool:
+        """Something other than the timer is still to come."""
+        return any(not isinstance(event, ev.TimerFired) for _, _, event in self.heap)
 
     def _tell(self, event: ev.Event) -> None:
         self.record.append((self.now, event))
@@ -104,7 +111,7 @@ class Load:
             self._later(MILLISECOND_NS, ev.EntryDropped(action.entry))
         elif isinstance(action, act.SetTimer):
             self._later(max(0, action.at_ns - self.now), ev.TimerFired())
-        elif isinstance(action, act.Settled) and action.turn:
+        elif isinstance(action, act.Settled) and action.turn and self.again:
             self._arrive(int(action.session), self.rng.randrange(2 * GAP_NS))
         elif isinstance(action, (act.Refuse, act.FailTurn)):
             raise AssertionError(f"the load is within the cards' means: {action}")
@@ -123,7 +130,15 @@ class Load:
         kept = prompt + out if prompt + out < CONTEXT_TOKENS // 16 else 0
         self.context[number] = kept
         ended = ev.TurnEnded(
-            order.turn, order.attempt, "stop", prompt, order.expect_cached_tokens, out, kept, "", True
+            order.turn,
+            order.attempt,
+            "stop",
+            prompt,
+            order.expect_cached_tokens,
+            out,
+            kept,
+            "",
+            True,
         )
         self._later(started + out * 20 * MILLISECOND_NS, ended)
 
@@ -238,19 +253,10 @@ def _idle_bytes(sessions: int, cards: int) -> int:
 
 
 def _idle_base(sessions: int, cards: int) -> Base:
-    load = Load(cards=cards, sessions=sessions, seed=1)
-    left = sessions
-    while left or any(not isinstance(e, ev.TurnArrived | ev.TimerFired) for _, _, e in load.heap):
-        load.heap = [item for item in load.heap if left or not isinstance(item[2], ev.TurnArrived)]
-        heapq.heapify(load.heap)
-        before = len(load.record)
-        while left and len(load.record) < before + 10 * sessions:
-            load.run(len(load.record) + 1)
-            left -= isinstance(load.record[-1][1], ev.TurnArrived)
-        if not left:
-            load.heap = [i for i in load.heap if not isinstance(i[2], ev.TurnArrived)]
-            heapq.heapify(load.heap)
-            load.run(len(load.record) + 1)
+    """Let every session run one turn and come to rest."""
+    load = Load(cards=cards, sessions=sessions, seed=1, again=False)
+    while load.waits():
+        load.run(len(load.record) + 1)
         load.record.clear()
     return load.base
 

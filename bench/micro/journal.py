@@ -1,9 +1,9 @@
 """How fast the journal appends durably and verifies, beside bare SQLite in the same run.
 
-Records are those of a service under load: for each turn its arrival, start, four progress events,
-end, usage row and a digest, with bodies as the core and the metering write them. They are appended in
-groups of 500, one durable transaction each (WAL, synchronous=FULL), on a disk. `verify` runs in a
-fresh process on one core, as an auditor's would.
+Records are those of a service under load: for each turn its arrival, start, progress, end, usage
+row and a digest, with bodies as the core and the metering write them. They are appended in groups
+of 500, one durable transaction each (WAL, synchronous=FULL), on a disk. `verify` runs in a fresh
+process on one core, as an auditor's would; its rate is by that core's time.
 
 Bare SQLite is the least that one could do in Python: orjson, one SHA-256 a record over its
 predecessor's hash, one row, no tree, no signatures; its verification reads and hashes again.
@@ -168,7 +168,7 @@ def measure(
 
 
 def _child(what: str, folder: Path) -> float:
-    """Time in a process of its own, pinned to one core where the system can."""
+    """Measure in a process of its own, pinned to one core where the system can."""
     result = subprocess.run(
         [sys.executable, "-m", "bench.micro.journal", what, str(folder)],
         check=True,
@@ -181,7 +181,7 @@ def _child(what: str, folder: Path) -> float:
 def _time_child(what: str, folder: Path) -> float:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    began = time.perf_counter()
+    began = time.process_time()
     if what == "verify":
         count = verify(folder).size
     else:
@@ -192,7 +192,7 @@ def _time_child(what: str, folder: Path) -> float:
             if last != stored:
                 raise AssertionError(f"record {count} differs")
             count += 1
-    return count / (time.perf_counter() - began)
+    return count / (time.process_time() - began)
 
 
 if __name__ == "__main__":

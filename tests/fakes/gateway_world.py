@@ -1,4 +1,4 @@
-"""A gateway on a real server on loopback, with keys for two tenants, around a runtime of the test."""
+"""A gateway on a real server on loopback, with keys for two tenants, around a fake runtime."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class World:
 
 @contextlib.asynccontextmanager
 async def gateway_world(
-    folder: Path, *, keeps_content: bool = True, **service: Any
+    folder: Path, *, keeps_content: bool = True, starts: bool = True, **service: Any
 ) -> AsyncIterator[World]:
     engine = TalkingEngine()
     runtime, view = FakeRuntime(engine), FakeView()
@@ -86,7 +86,8 @@ async def gateway_world(
         )
         gateway = make_gateway(parts)
         server = GatewayServer(gateway, config)
-        await server.start()
+        if starts:
+            await server.start()
         try:
             yield World(engine, runtime, view, parts, gateway, server, keys, acme, rival, operator)
         finally:

@@ -13,7 +13,7 @@ NAME = "openai-api-conformance/dev/openai_chat_completions_subset.json"
 
 
 def schema_path() -> Path:
-    """Return the file, or skip: BEDPLATE_SHARED names the folder, else it lies beside the checkout."""
+    """Return the file, or skip. It is in BEDPLATE_SHARED, else in a folder beside the checkout."""
     shared = os.environ.get("BEDPLATE_SHARED")
     folder = Path(shared) if shared else Path(__file__).parents[3] / "shared"
     path = folder / "data" / NAME

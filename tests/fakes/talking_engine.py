@@ -58,7 +58,7 @@ class Script:
 
 @dataclass
 class TalkingEngine:
-    model: ModelId = ModelId("m")
+    model: ModelId = field(default_factory=lambda: ModelId("m"))
     name: str = "talking"
     capabilities: Capabilities = EVERYTHING
     default: Script = field(default_factory=Script)

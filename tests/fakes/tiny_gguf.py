@@ -137,8 +137,9 @@ def _weights(shape: Shape, vocab: int) -> list[tuple[str, np.ndarray]]:
     kv_width = head * shape.kv_heads
 
     def matrix(rows: int, columns: int, scale: float = 1.0) -> np.ndarray:
-        values = random.standard_normal((rows, columns)) * scale / np.sqrt(columns)
-        return values.astype(np.float32)
+        values: np.ndarray = random.standard_normal((rows, columns)) * scale / np.sqrt(columns)
+        narrow: np.ndarray = values.astype(np.float32)
+        return narrow
 
     ones = np.ones(shape.hidden, dtype=np.float32)
     tensors = [

@@ -1,31 +1,43 @@
-"""The door on a real server, with the official client; behind it an engine that does as it is told."""
+"""The door on a real server, with the official client, before an engine that does as it is told."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import json
+import os
+import signal
+import ssl
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import openai
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
+from bedplate.config.tree import Config, ServiceConfig
 from bedplate.core.events import CardDraining
 from bedplate.core.ids import SessionId, TenantId
 from bedplate.engines.base import Delta
-from bedplate.errors import EngineLost, LaneFull
+from bedplate.errors import ConfigError, EngineLost, LaneFull
 from bedplate.gateway.ports import Bucket, RateLimits
+from bedplate.gateway.server import GatewayServer, serve
 from tests.fakes.gateway_world import World, gateway_world, http
 from tests.fakes.talking_engine import Script
 
 USER = {"role": "user", "content": "hi"}
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
 CHAT = "/v1/chat/completions"
+FIRST = {"index": 0, "id": "c0", "type": "function", "function": {"name": "f", "arguments": ""}}
 CALLS = (
-    Delta(tool_calls=({"index": 0, "id": "c0", "type": "function", "function": {"name": "f", "arguments": ""}},)),
+    Delta(tool_calls=(FIRST,)),
     Delta(tool_calls=({"index": 0, "function": {"arguments": '{"a":"\\u00'}},), tokens=1),
     Delta(tool_calls=({"index": 0, "function": {"arguments": 'e9"}'}},), tokens=1),
 )  # fmt: skip
@@ -527,9 +539,11 @@ async def test_the_same_key_and_body_run_once_and_answer_alike(world: World, str
         async with client.post(CHAT, json=body(seed=1, stream=stream), headers=key) as response:
             assert response.status == 409
             assert response.headers["x-should-retry"] == "false"
-    async with http(world, world.rival) as other:
-        async with other.post(CHAT, json=body(stream=stream), headers=key) as response:
-            assert response.status == 200
+    async with (
+        http(world, world.rival) as other,
+        other.post(CHAT, json=body(stream=stream), headers=key) as response,
+    ):
+        assert response.status == 200
     assert len(world.runtime.calls) == 2
 
 
@@ -659,5 +673,81 @@ async def test_stopping_cuts_what_still_runs(tmp_path: Path):
             await world.server.stop()
             assert time.monotonic() - began < 2
             assert world.runtime.cancels
-            with pytest.raises(Exception, match="payload|closed|reset|disconnect"):
+            with pytest.raises(Exception, match=r"payload|closed|reset|disconnect"):
                 await running.text()
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+async def test_a_signal_drains_and_a_second_one_cuts(tmp_path: Path, signals: int):
+    async with gateway_world(tmp_path, starts=False) as world:
+        gate = asyncio.Event()
+        world.engine.scripts.append(Script((Delta("Hel", tokens=1), gate, Delta("lo", tokens=1))))
+        ports: list[int] = []
+        serving = asyncio.create_task(
+            serve(world.server, world.gateway, world.runtime, drain_s=30, started=ports.append)
+        )
+        await until(lambda: ports)
+        async with http(world) as client:
+            running = await client.post(CHAT, json=body(stream=True))
+            os.kill(os.getpid(), signal.SIGTERM)
+            await until(lambda: world.parts.draining)
+            async with client.get("/readyz") as response:
+                assert response.status == 503
+            if signals == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.wait_for(serving, 5)
+                assert world.runtime.cancels
+                with pytest.raises(Exception, match=r"payload|closed|reset|disconnect"):
+                    await running.text()
+            else:
+                gate.set()
+                assert "[DONE]" in await running.text()
+                await asyncio.wait_for(serving, 5)
+        with pytest.raises(OSError, match=r"refused|Connect"):
+            await asyncio.open_connection("127.0.0.1", ports[0])
+
+
+async def test_a_port_in_use_and_missing_tls_files_are_configuration_errors(
+    world: World, tmp_path: Path
+):
+    for options in ({"port": world.server.port}, {"tls_cert": "a.pem", "tls_key": "b.pem"}):
+        config = Config(service=ServiceConfig(**{"port": 0, "data_dir": tmp_path, **options}))
+        with pytest.raises(ConfigError):
+            await GatewayServer(world.gateway, config).start()
+
+
+async def test_tls_serves_the_same_api(tmp_path: Path):
+    certificate, key = self_signed(tmp_path)
+    async with gateway_world(tmp_path, tls_cert=certificate, tls_key=key) as world:
+        context = ssl.create_default_context(cafile=str(certificate))
+        async with aiohttp.ClientSession() as client:
+            url = f"https://localhost:{world.server.port}/healthz"
+            async with client.get(url, ssl=context) as response:
+                assert response.status == 200
+
+
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(minutes=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    paths = folder / "cert.pem", folder / "key.pem"
+    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return paths

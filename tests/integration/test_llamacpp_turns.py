@@ -263,8 +263,9 @@ async def test_counters_equal_what_turns_are_metered_for(world: CardEngine) -> N
 
 
 async def test_a_plain_answer_goes_on_elsewhere_without_a_seam(world: CardEngine) -> None:
-    whole = await world.chat([user("account 9")], lineage("a"), limit=40)
-    turn = await world.turn_of([user("account 9")], lineage("b"), slot=1, limit=40)
+    # The first 24 tokens of this answer are whole characters: their ids are those of the text.
+    whole = await world.chat([user("account 9")], lineage("a"), limit=24)
+    turn = await world.turn_of([user("account 9")], lineage("b"), slot=1, limit=24)
     assert turn.prompt.resumable
     got, tokens = "", 0
     stream = world.engine.run(turn)
@@ -273,16 +274,25 @@ async def test_a_plain_answer_goes_on_elsewhere_without_a_seam(world: CardEngine
             if isinstance(output, Delta):
                 got += output.content
                 tokens += output.tokens
-        if tokens >= 10:
+        if tokens >= 8:
             break
     await stream.aclose()  # type: ignore[attr-defined]
     turn.card, turn.slot, turn.attempt, turn.resume_tokens = card(1), SlotId(0), 2, tokens
     rest = await world.run(turn)
     both = got + rest.text
     assert both == rest.end.message["content"]
-    # Nothing is repeated or missing at the seam. Later the two may part: one was prefilled.
-    assert both[: len(got) + 5] == whole.text[: len(got) + 5]
-    assert tokens + rest.end.out_tokens == 40
+    assert both == whole.text
+    assert tokens + rest.end.out_tokens == 24
+
+
+async def test_an_answer_that_was_delivered_whole_only_ends(world: CardEngine) -> None:
+    turn = await world.turn_of([user("account 9")], lineage("b"), limit=12)
+    got = (await world.run(turn)).text
+    turn.card, turn.attempt, turn.resume_tokens = card(1), 2, 12
+    rest = await world.run(turn)
+    assert rest.text == ""
+    assert (rest.end.finish_reason, rest.end.out_tokens) == ("length", 0)
+    assert rest.end.message["content"] == got
 
 
 async def test_sessions_restored_on_the_other_card_answer_as_their_warm_slot(

@@ -20,6 +20,7 @@ from bedplate.core import invariants, view
 from bedplate.core.ids import SessionId
 from bedplate.engines.base import Finished
 from bedplate.journal import Reader, verify
+from bedplate.metering.check import reconcile
 from bedplate.replay import replay
 from bedplate.runtime.build import build_service
 from tests.fakes.openai_engine import Behaviour, FakeEngine, ThreadedEngine
@@ -151,8 +152,11 @@ async def test_killed_with_embedded_cards(tmp_path: Path, victims: list[Victim])
     assert sorted(rows) == ["first", "second", "third"]
     with Reader(tmp_path / "data" / "journal") as reader:
         report = replay(reader)
+        bill = reconcile(reader.read())
     assert report.same
     assert report.digest_live == service.base.digest.hex()
+    assert bill.issues == ()
+    assert bill.unexplained_tokens == 0
 
 
 async def test_killed_in_front_of_an_endpoint(tmp_path: Path, victims: list[Victim]) -> None:
@@ -187,3 +191,4 @@ async def test_killed_in_front_of_an_endpoint(tmp_path: Path, victims: list[Vict
     verify(tmp_path / "data" / "journal")
     with Reader(tmp_path / "data" / "journal") as reader:
         assert replay(reader).same
+        assert reconcile(reader.read()).unexplained_tokens == 0

@@ -31,6 +31,8 @@ class Turn:
     arrived: ev.TurnArrived
     at_ns: int
     prompt: Sequence
+    alone: bool = True
+    """No other turn of its branch was open when it arrived."""
     accepted: bool = False
     over: bool = False
     running: bool = False
@@ -79,6 +81,8 @@ class Slot:
     remains_tokens: int = 0
     idle_since_ns: int = 0
     clean: bool = False
+    kept: bool = False
+    """What is in it was left by a good turn or came from the pool."""
     drops_failed: int = 0
 
     @property
@@ -95,7 +99,7 @@ class Slot:
         """Make it empty."""
         self.tokens, self.known, self.session, self.branch, self.tenant = (), True, "", -1, ""
         self.turn, self.op, self.entry, self.loaded, self.remains_tokens = "", "", -1, False, 0
-        self.idle_since_ns, self.clean, self.drops_failed = now, False, 0
+        self.idle_since_ns, self.clean, self.kept, self.drops_failed = now, False, False, 0
 
 
 @dataclass(slots=True)
@@ -138,6 +142,8 @@ class Session:
     branches: dict[int, Sequence] = field(default_factory=dict)
     asked: dict[int, int] = field(default_factory=dict)
     """Most tokens that a turn of each branch asked for: prompt and limit."""
+    cut: set[int] = field(default_factory=set)
+    """Branches of which some turn did not extend all that was computed."""
     alive: bool = True
     closed: bool = False
     accepted: bool = False
@@ -162,6 +168,8 @@ class Book:
         self.entry_last = -1
         self.timer_ns: int | None = None
         self.last_fault_ns = 0
+        self.policy_ns = 0
+        """When the policy last changed."""
         self.stalled = False
         self.shutdown = False
         self.created = 0
@@ -234,7 +242,7 @@ class Book:
     def _PolicyChanged(self, event: ev.PolicyChanged) -> None:
         self.policy = event.policy
         self.shutdown = False
-        self.last_fault_ns = self.now
+        self.policy_ns = self.last_fault_ns = self.now
 
     def _JournalStalled(self, event: ev.JournalStalled) -> None:
         self.stalled = event.on
@@ -255,11 +263,15 @@ class Book:
         computed = session.branches.get(source, ())
         prompt = cut(computed, event.reuse_tokens)
         fresh = event.prompt_tokens - length(prompt)
+        if length(prompt) < length(computed):
+            session.cut.add(event.branch)
+        key = (event.session, event.branch)
         self.turns[event.turn] = Turn(
             arrived=event,
             at_ns=self.now,
             prompt=extend(prompt, f"{event.turn}?", fresh),
             waiting_since_ns=self.now,
+            alone=not any((t.arrived.session, t.arrived.branch) == key for t in self.live_turns()),
         )
 
     def current(self, turn: str, attempt: int) -> Turn | None:
@@ -290,6 +302,7 @@ class Book:
         slot = self.slot_of(turn.card, turn.slot)
         if slot is not None:
             slot.clean = False
+            slot.kept = event.status in GOOD_ENDS and not turn.stopping
             if event.kv_tokens and event.status not in ("error", "lost"):
                 slot.tokens, slot.known, slot.remains_tokens = computed, True, 0
             else:
@@ -333,6 +346,7 @@ class Book:
         if slot is not None and slot.op == "load" and slot.entry == event.entry:
             slot.tokens, slot.known = self.entries[event.entry].tokens, True
             slot.op, slot.entry, slot.loaded, slot.clean = "", -1, True, True
+            slot.kept = True
             slot.idle_since_ns = self.now
 
     def _KvDropped(self, event: ev.KvDropped) -> None:

@@ -99,7 +99,8 @@ class Thrift(Check):
         card = self.book.cards[action.card]
         slot = card.slots[action.slot]
         turn = self.book.turns[action.turn]
-        if card.up.kv != "full" or not slot.tokens or turn.attempts:
+        cut = turn.arrived.branch in self.book.sessions[action.session].cut
+        if card.up.kv != "full" or not slot.tokens or turn.attempts or cut or not turn.alone:
             return
         held = length(slot.tokens)
         reuse = turn.arrived.reuse_tokens
@@ -243,7 +244,8 @@ class Retention(Check):
 
     def _at_rest(self, slot: Slot) -> bool:
         """A resident of a living session that nobody waits for."""
-        if not slot.session or not slot.known or slot.session in self.progress:
+        usable_kv = slot.session and slot.known and slot.kept
+        if not usable_kv or slot.session in self.progress:
             return False
         session = self.book.sessions[slot.session]
         if session.closed or not session.alive:

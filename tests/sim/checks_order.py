@@ -221,7 +221,18 @@ class Order(Check):
         waited = self.book.now - max(turn.waiting_since_ns, self._branch_idle_since(turn))
         if waited < SETTLED_NS or not look.ready(turn) or not look.admitted(turn):
             return False
-        return self._smaller(turn, first) and look.fits(turn, card)
+        return self._heads(turn) and self._smaller(turn, first) and look.fits(turn, card)
+
+    def _heads(self, turn: Turn) -> bool:
+        """No turn of its tenant, lane and model waits for longer: that one is first in line."""
+        mine = (turn.arrived.tenant, turn.arrived.lane, turn.arrived.model)
+        return not any(
+            other.waiting
+            and other.at_ns <= turn.at_ns
+            and other is not turn
+            and (other.arrived.tenant, other.arrived.lane, other.arrived.model) == mine
+            for other in self.book.open.values()
+        )
 
     def _branch_idle_since(self, turn: Turn) -> int:
         key = (turn.arrived.session, turn.arrived.branch)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bedplate import errors
 from bedplate.core import actions as act
 from bedplate.core import events as ev
-from bedplate.core.limits import DISPATCH_ATTEMPTS_MAX
-from bedplate.core.units import SECOND_NS
+from bedplate.core.limits import BRANCH_QUEUE_MAX, DISPATCH_ATTEMPTS_MAX
+from bedplate.core.units import MINUTE_NS, SECOND_NS
 from tests.sim.book import GOOD_ENDS, Turn
 from tests.sim.checkers import Check
 
@@ -149,6 +149,86 @@ class Limits(Check):
             )
 
 
+class Refusals(Check):
+    """Nobody is turned away without the reason that is given."""
+
+    name = "refusals"
+
+    def action(self, action: act.Action) -> None:
+        if not isinstance(action, act.Refuse):
+            return
+        turn = self.book.turns[action.turn]
+        if turn.accepted:
+            self._waited(action, turn)
+        else:
+            self.need(self._holds(action.reason, turn.arrived), f"{action}: not so, {turn.arrived}")
+
+    def _waited(self, action: act.Refuse, turn: Turn) -> None:
+        assert self.book.policy is not None
+        least = min(lane.wait_max_ns for lane in self.book.policy.lanes)
+        waited = self.book.now - turn.at_ns
+        self.need(action.reason == "lane_full", f"{action}: it was accepted")
+        calm = self.book.now - self.book.policy_ns > waited
+        self.need(waited >= least or not calm, f"{action}: after {waited}")
+
+    def _holds(self, reason: str, event: ev.TurnArrived) -> bool:
+        book = self.book
+        cards = [card for card in book.cards.values() if card.up.model == event.model]
+        tenant = book.tenant_policy(event.tenant)
+        if reason == "draining":
+            return book.shutdown
+        if reason == "journal_error":
+            return book.stalled
+        if reason == "no_engine":
+            return not any(card.alive for card in cards)
+        if reason == "context_length_exceeded":
+            longest = max((card.up.context_tokens for card in cards if card.alive), default=0)
+            most = tenant.session_tokens_max or longest
+            return event.prompt_tokens + 1 > min(longest, most)
+        if reason == "capacity":
+            assert book.policy is not None
+            alive = sum(1 for s in book.sessions.values() if s.alive and s.accepted)
+            return alive >= book.policy.sessions_max
+        if reason == "session_not_found":
+            return book.sessions[event.session].closed
+        if reason == "lane_full":
+            return self._queue(event) >= self._queue_max(event)
+        return reason == "quota_exceeded" and self._over_quota(event)
+
+    def _queue(self, event: ev.TurnArrived) -> int:
+        return sum(
+            1
+            for turn in self.book.open.values()
+            if turn.waiting and (turn.arrived.tenant, turn.arrived.lane) == (event.tenant, event.lane)
+        )
+
+    def _queue_max(self, event: ev.TurnArrived) -> int:
+        assert self.book.policy is not None
+        behind = sum(
+            1
+            for turn in self.book.open.values()
+            if (turn.arrived.session, turn.arrived.branch) == (event.session, event.branch)
+        )
+        full = behind >= BRANCH_QUEUE_MAX
+        return 0 if full else self.book.policy.lanes[event.lane].queue_max
+
+    def _over_quota(self, event: ev.TurnArrived) -> bool:
+        book, tenant = self.book, self.book.tenant_policy(event.tenant)
+        mine = [turn for turn in book.turns.values() if turn.arrived.tenant == event.tenant]
+        if tenant.inflight_max:
+            if sum(1 for turn in mine if turn.accepted and not turn.over) >= tenant.inflight_max:
+                return True
+        recent = [
+            turn for turn in mine if turn.accepted and book.now - turn.at_ns <= 2 * MINUTE_NS
+        ]
+        requests, tokens = tenant.requests_per_minute, tenant.tokens_per_minute
+        if requests and sum(book.now - t.at_ns <= MINUTE_NS for t in recent) >= requests - 1:
+            return True
+        asked = sum(turn.arrived.prompt_tokens + book.limit_of(turn) for turn in recent)
+        changed = book.now - book.policy_ns < 2 * MINUTE_NS and len(recent) > 0
+        return bool(tokens and asked >= tokens // 2) or (changed and bool(tokens or requests))
+
+
 class Deadlines(Check):
     """No turn outlives its waits and runs; hung engines do not hold a client (F22)."""
 
@@ -236,4 +316,4 @@ class Sessions(Check):
             self.need(not session.alive or not session.accepted, f"session {name} never ended")
 
 
-CHECKS = (OneEnd, Attempts, Limits, Deadlines, Metering, Sessions)
+CHECKS = (OneEnd, Attempts, Limits, Refusals, Deadlines, Metering, Sessions)

@@ -108,6 +108,8 @@ def also(steps: list[Step], *actions: act.Action) -> list[Step]:
     return [*steps, (TICK[0], list(actions))]
 
 
+NO = act.Refuse(TurnId("a"), "no_engine", "", 0)
+
 MORE = arrives("b", prompt_tokens=30, reuse_tokens=25)
 """The next turn of session s: 25 tokens computed before, 5 new."""
 CUT = arrives("b", prompt_tokens=30, reuse_tokens=10)
@@ -178,13 +180,13 @@ WRONG: dict[str, tuple[str, list[Step]]] = {
         (arrives("b", "r"), [runs("b", "r", 1)]),
         (ends("b"), [settles("b", "r")]),
         (TICK[0], [drops(1)])]),
-    "end: told twice": ("one-end", [*UP, (arrives("a"), [
-        act.Refuse(TurnId("a"), "lane_full", "", 0), act.Refuse(TurnId("a"), "lane_full", "", 0)])]),
+    "end: told twice": ("one-end", [UP[0], (arrives("a"), [
+        NO, NO])]),
     "end: unknown code": ("one-end", [*UP, (arrives("a"), [act.Refuse(TurnId("a"), "no", "", 0)])]),
     "end: settled twice": ("one-end", also(ONE, settles("a"))),
     "end: not settled": ("one-end", [*ONE[:-1], (ends("a"), [])]),
-    "end: dispatched after it": ("one-end", [*UP, (arrives("a"), [
-        act.Refuse(TurnId("a"), "lane_full", "", 0), runs("a")])]),
+    "end: dispatched after it": ("one-end", [
+        *UP, (arrives("a"), [act.FailTurn(TurnId("a"), "engine_lost", ""), runs("a")])]),
     "end: dispatched after a cancel": ("one-end", [
         *UP, (arrives("a"), []), (ev.TurnCancelled(TurnId("a"), "client_cancelled"), [runs("a")])]),
     "end: dispatched after the session closed": ("one-end", [
@@ -227,6 +229,20 @@ WRONG: dict[str, tuple[str, list[Step]]] = {
         *UP, (ev.JournalStalled(True), []), (arrives("a"), [])]),
     "limits: accepted after shutdown": ("limits", [
         *UP, (ev.ShutdownRequested(), []), (arrives("a"), [])]),
+    "refusals: room in the queue": ("refusals", [*UP, (arrives("a"), [
+        act.Refuse(TurnId("a"), "lane_full", "", 0)])]),
+    "refusals: quota that nobody set": ("refusals", [*UP, (arrives("a"), [
+        act.Refuse(TurnId("a"), "quota_exceeded", "", 0)])]),
+    "refusals: quota of a tenant never seen": ("refusals", [
+        (ev.PolicyChanged(POLICY._replace(
+            default_tenant=POLICY.default_tenant._replace(requests_per_minute=3))), []),
+        UP[1], (arrives("a"), [act.Refuse(TurnId("a"), "quota_exceeded", "", 0)])]),
+    "refusals: a card is up": ("refusals", [*UP, (arrives("a"), [
+        act.Refuse(TurnId("a"), "no_engine", "", 0)])]),
+    "refusals: it would fit": ("refusals", [*UP, (arrives("a"), [
+        act.Refuse(TurnId("a"), "context_length_exceeded", "", 0)])]),
+    "refusals: before its time": ("refusals", [
+        *UP, (arrives("a"), []), (TICK[0], [act.Refuse(TurnId("a"), "lane_full", "", 0)])]),
     "metering: tokens": ("metering", [*ONE[:-1], (ends("a"), [settles("a", out_tokens=4)])]),
     "metering: cached": ("metering", [*ONE[:-1], (ends("a"), [settles("a", cached_tokens=1)])]),
     "metering: tenant": ("metering", [*ONE[:-1], (ends("a"), [settles("a", tenant=TenantId("u"))])]),

@@ -8,9 +8,10 @@ canonical form holds integers and strings only. `digest_bytes` gives the compact
 from __future__ import annotations
 
 import json
-import types
 import typing
-from typing import Any, NewType
+from collections.abc import Hashable
+from functools import cache
+from typing import Any, NamedTuple, NewType
 
 from bedplate.core import events as _events
 from bedplate.core.actions import Action
@@ -23,8 +24,15 @@ _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, check_circu
 
 
 def body_of(value: Any) -> dict[str, Any]:
-    """Return an event's or action's fields as JSON values, nested tuples as objects or lists."""
-    return {name: _plain(item) for name, item in zip(value._fields, value, strict=True)}
+    """Return an event's or action's fields as JSON values, nested tuples as objects or lists.
+
+    Cost: about a microsecond and a half.
+    """
+    shape = _shape(type(value))
+    body = dict(zip(shape.names, value, strict=True))
+    for name in shape.folded:
+        body[name] = _plain(body[name])
+    return body
 
 
 def event_from(kind: str, body: dict[str, Any]) -> Event:
@@ -36,7 +44,7 @@ def event_from(kind: str, body: dict[str, Any]) -> Event:
     cls = EVENT_TYPES.get(kind)
     if cls is None:
         raise ValueError(f"unknown event kind {kind!r}")
-    event: Event = _build(cls, body)
+    event: Event = _rebuild(cls, body)
     return event
 
 
@@ -44,6 +52,27 @@ def digest_bytes(now_ns: int, event: Event, actions: tuple[Action, ...]) -> byte
     """Return the bytes that one step adds to the digest chain. Cost: a few microseconds."""
     text = _encode([now_ns, type(event).__name__, event, [[type(a).__name__, a] for a in actions]])
     return text.encode("ascii")
+
+
+class _Shape(NamedTuple):
+    """How one class is written: its fields in order, and those that are no integer or string."""
+
+    names: tuple[str, ...]
+    plain: tuple[type, ...]
+    hints: tuple[Any, ...]
+    folded: tuple[str, ...]
+
+
+@cache
+def _shape(cls: Hashable) -> _Shape:
+    hints = {name: _bare(hint) for name, hint in typing.get_type_hints(cls).items()}
+    plain = tuple(hint if hint in (int, str) else type(None) for hint in hints.values())
+    folded = tuple(name for name, hint in hints.items() if hint not in (int, str))
+    return _Shape(tuple(hints), plain, tuple(hints.values()), folded)
+
+
+def _bare(hint: Any) -> Any:
+    return hint.__supertype__ if isinstance(hint, NewType) else hint
 
 
 def _plain(value: Any) -> Any:
@@ -56,11 +85,24 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _rebuild(cls: type[Any], body: Any) -> Any:
+    shape = _shape(cls)
+    if not isinstance(body, dict) or len(body) != len(shape.names):
+        raise ValueError(f"{cls.__name__} needs exactly the fields {sorted(shape.names)}")
+    values = []
+    for name, plain, hint in zip(shape.names, shape.plain, shape.hints, strict=True):
+        if name not in body:
+            raise ValueError(f"{cls.__name__} needs the field {name!r}")
+        value = body[name]
+        values.append(value if type(value) is plain else _build(hint, value))
+    return cls(*values)
+
+
 def _build(hint: Any, value: Any) -> Any:
-    if isinstance(hint, NewType):
-        hint = hint.__supertype__
+    """Return the value in the form of its hint; the common case was handled before."""
+    hint = _bare(hint)
     if hint is bool:
-        if value not in (0, 1):
+        if type(value) is not int or value not in (0, 1):
             raise ValueError(f"expected 0 or 1, got {value!r}")
         return bool(value)
     if hint in (int, str):
@@ -72,9 +114,4 @@ def _build(hint: Any, value: Any) -> Any:
             raise ValueError(f"expected a list, got {value!r}")
         (item_hint, _) = typing.get_args(hint)
         return tuple(_build(item_hint, item) for item in value)
-    if isinstance(hint, types.UnionType):
-        raise ValueError(f"no encoding for {hint!r}")
-    hints = typing.get_type_hints(hint)
-    if not isinstance(value, dict) or value.keys() != hints.keys():
-        raise ValueError(f"{hint.__name__} needs exactly the fields {sorted(hints)}")
-    return hint(**{name: _build(item, value[name]) for name, item in hints.items()})
+    return _rebuild(hint, value)

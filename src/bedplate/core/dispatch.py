@@ -32,7 +32,6 @@ def start(state: State, turn: Turn, way: Plan) -> None:
         drop_slot(state, victim)
     if branch.slot is not None and branch.slot is not slot:
         assert branch.slot.state == HELD
-        state.count("moves")
         drop_slot(state, branch.slot)
     turn.state = PLACED
     turn.why = "room"
@@ -101,7 +100,9 @@ def dispatch(state: State, turn: Turn) -> None:
     turn.state = slot.state = RUNNING
     turn.why = ""
     turn.dispatched_ns = state.now_ns
-    turn.card = slot.card.id
+    if branch.card not in ("", slot.card.id):
+        state.count("moves")
+    turn.card = branch.card = slot.card.id
     if turn.attempt == 1:
         turn.queue_ns = state.now_ns - turn.arrived_ns
     slot.dirty = True

@@ -30,6 +30,7 @@ from bedplate.core.ids import (
     TurnId,
 )
 from bedplate.core.limits import TenantPolicy
+from bedplate.core.units import MINUTE_NS
 
 # Turn states.
 BEHIND, QUEUED, READY, PLACED, LOADING, RUNNING = (
@@ -58,7 +59,7 @@ STORED = "stored"
 
 
 class Tenant:
-    """Counters and buckets of one tenant. Levels are tokens × one minute in nanoseconds."""
+    """Counters and buckets of one tenant, full at first; levels are units × one minute in ns."""
 
     __slots__ = (
         "id",
@@ -82,8 +83,8 @@ class Tenant:
         self.pool_bytes = 0
         self.pool_dropping = 0
         self.refilled_ns = now_ns
-        self.request_level = 0
-        self.token_level = 0
+        self.request_level = policy.requests_per_minute * MINUTE_NS
+        self.token_level = policy.tokens_per_minute * MINUTE_NS
 
 
 class Session:
@@ -120,7 +121,8 @@ class Session:
 class Branch:
     """One line of a session's tree and where its KV is: on a card, in the pool, or nowhere.
 
-    `source` is the parent's pool entry that a fresh fork will load, pinned until then.
+    `source` is the parent's pool entry that a fresh fork will load, pinned until then. `card` is
+    where a turn of it last ran.
     `reserved_tokens` is its part of the session's admission.
     """
 
@@ -128,6 +130,7 @@ class Branch:
         "area_card",
         "area_mark_ns",
         "area_pool",
+        "card",
         "ended_ns",
         "entry",
         "group",
@@ -147,6 +150,7 @@ class Branch:
         self.slot: Slot | None = None
         self.entry: Entry | None = None
         self.source: Entry | None = None
+        self.card = ""
         self.reserved_tokens = 0
         self.ended_ns = 0
         self.area_mark_ns = now_ns

@@ -13,12 +13,6 @@ from bedplate.core.states import Tenant, Turn
 from bedplate.core.units import MINUTE_NS
 
 
-def start(tenant: Tenant) -> None:
-    """Fill the buckets of a tenant seen for the first time."""
-    tenant.request_level = tenant.policy.requests_per_minute * MINUTE_NS
-    tenant.token_level = tenant.policy.tokens_per_minute * MINUTE_NS
-
-
 def change(tenant: Tenant, policy: TenantPolicy) -> None:
     """Put new limits in force; levels above a lower cap are cut, a new limit starts full."""
     old = tenant.policy

@@ -118,6 +118,7 @@ def started(state: State, event: TurnStarted) -> None:
     if turn.loaded:
         good = event.cached_tokens >= turn.expected_tokens
         state.count("loads_verified" if good else "loads_refuted")
+        state.count("pool_saved_tokens", event.cached_tokens)
     elif event.cached_tokens < turn.expected_tokens:
         state.count("cache_refuted")
     turn.why = "decoding"

@@ -12,7 +12,8 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from bedplate.errors import BedplateError, NotAllowed, NotAuthenticated
+from bedplate.core.ids import TenantId
+from bedplate.errors import BedplateError, CapacityError, NotAllowed, NotAuthenticated
 from bedplate.gateway.admin import CARDS, STATE, Admin
 from bedplate.gateway.audit import CLIENT_ERROR, REFUSED
 from bedplate.gateway.chat import ChatEndpoint
@@ -25,6 +26,7 @@ from bedplate.gateway.errors_http import (
     internal_error,
 )
 from bedplate.gateway.http import ClientGone, Exchange, Receive, Scope, Send
+from bedplate.gateway.limits import limit_headers
 from bedplate.gateway.metrics import CLIENT_GONE, Metrics, runtime_families
 from bedplate.gateway.parts import Parts
 
@@ -95,7 +97,8 @@ class Gateway:
             if self.parts.draining and not counts.open:
                 self.idle.set()
             name = route.name if route is not None else "other"
-            counts.request(name, exchange.tenant, exchange.lane, exchange.status)
+            status = exchange.status or CLIENT_GONE  # 0: the call was cut at shutdown
+            counts.request(name, exchange.tenant, exchange.lane, status)
 
     def begin_drain(self) -> None:
         """Refuse new calls from now on."""
@@ -133,7 +136,7 @@ class Gateway:
         if status < 500 and error.code != UnknownPath.code:
             kind = REFUSED if isinstance(error, NotAuthenticated | NotAllowed) else CLIENT_ERROR
             self.parts.turned_away.add(kind, exchange.tenant, error, exchange.peer)
-        if status >= 500:
+        if status >= 500 and not isinstance(error, CapacityError):
             log.warning(
                 "failed request=%s tenant=%s status=%d code=%s",
                 exchange.request_id,
@@ -145,7 +148,10 @@ class Gateway:
         if exchange.gone:
             exchange.status = CLIENT_GONE
         elif not exchange.started:
-            await exchange.respond(status, error_headers(error), error_body(error))
+            headers = error_headers(error)
+            if status == 429 and exchange.tenant:
+                headers += limit_headers(self.parts.view.limits(TenantId(exchange.tenant)))
+            await exchange.respond(status, headers, error_body(error))
         elif not exchange.complete:
             assert exchange.streams, "only a stream is sent in pieces"
             await exchange.write(b"data: " + error_body(error) + b"\n\n", more=False)

@@ -25,7 +25,7 @@ from bedplate.gateway.view import CoreView
 from bedplate.runtime.service import Service
 
 SESSION_WORD_BYTES = 16
-"""Unguessable: a session's id is worth nothing in another tenant, but it stands in URLs and logs."""
+"""Unguessable, though an id is worth nothing to another tenant: it stands in URLs and logs."""
 
 
 def build_gateway(config: Config, service: Service, keys: KeyStore) -> Gateway:

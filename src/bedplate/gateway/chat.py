@@ -226,22 +226,27 @@ class _Turn:
             raise ClientGone
 
     async def _end(self, finished: Finished, placement: Placement, answer: bytes) -> None:
-        """Let the branch learn the answer, keep the response of a keyed call, count the tokens."""
+        """Let the branch learn the answer, keep the response of a keyed call, count the tokens.
+
+        Returns when the record of the answer is durable: no last byte without it.
+        """
         parts = self._parts
         runtime = parts.runtime
         note = parts.recogniser.turn_ended(placement, finished.message, runtime.now_ns())
         self._placement = None
         parts.counts.tokens(self._tenant, self._exchange.lane, placement.model, finished)
+        seq = 0
         if note is not None:
             said = parts.contents.of_answer(placement, self._call.request, finished.message)
             note["content"] = said.hash
             kept = (said,) if parts.keeps_content else ()
-            runtime.note(RECOGNISED, self._tenant, placement.session, note, kept)
+            seq = runtime.note(RECOGNISED, self._tenant, placement.session, note, kept)
         if self._claim is not None:
-            await self._keep(placement, self._claim, answer)
+            seq = self._keep(placement, self._claim, answer)
+        await runtime.committed(seq)
 
-    async def _keep(self, placement: Placement, claim: Fresh, answer: bytes) -> None:
-        """Store the response under the key, durably: a repeat after a crash must not run again."""
+    def _keep(self, placement: Placement, claim: Fresh, answer: bytes) -> int:
+        """Store the response under the key: a repeat must not run again, after a crash neither."""
         parts = self._parts
         digest = content_hash(answer)
         parts.answers.keep(digest, answer)
@@ -251,9 +256,7 @@ class _Turn:
         self._claim = None
         content = Content(digest, self._tenant, placement.session, answer)
         kept = (content,) if parts.keeps_content else ()
-        await parts.runtime.committed(
-            parts.runtime.note(ANSWERED, self._tenant, placement.session, note, kept)
-        )
+        return parts.runtime.note(ANSWERED, self._tenant, placement.session, note, kept)
 
     async def _replay(self, stored: Stored) -> None:
         """Send a stored response again, as it was: a stream as a stream."""

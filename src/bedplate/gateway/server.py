@@ -318,7 +318,7 @@ async def serve(
 ) -> None:
     """Serve until a signal comes, drain, stop; a second signal cuts the drain short.
 
-    Running turns may go on for `drain_s`; `started` is called with the port once clients can connect.
+    Running turns may go on for `drain_s`; `started` is called with the port once it is open.
 
     Raises:
         BaseException: the error that halted the core, after everything is closed.

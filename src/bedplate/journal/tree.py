@@ -207,7 +207,7 @@ def verify_consistency(
 
 
 def _parents(run: Sequence[bytes]) -> list[bytes]:
-    """Return the node hash of each two. Copying a started hash spares OpenSSL looking up its name."""
+    """Hash each two. Copying a started hash spares OpenSSL looking it up by name each time."""
     start = _NODE_START.copy
     made = []
     pairs = iter(run)

@@ -77,7 +77,10 @@ class Report:
 
 @dataclass(slots=True)
 class _Turn:
-    """What the events say about a turn that has no row yet."""
+    """What the events say about a turn that has no row yet.
+
+    `delivered_tokens` is the part of `out_tokens` that attempts before the present one gave.
+    """
 
     arrived_seq: int
     tenant: str
@@ -89,6 +92,7 @@ class _Turn:
     exact: bool
     attempt: int = 0
     out_tokens: int = 0
+    delivered_tokens: int = 0
     ended: dict[int, tuple[Tokens, bool]] = field(default_factory=dict)
     final: bool = False
 
@@ -219,11 +223,15 @@ class _Walk:
         if row.attempts > 1:
             before = most.times(row.attempts - 1)
             self.cards.elsewhere(row.turn, turn.model, turn.arrived_seq, before)
+            # A resumed turn's output counts what an attempt before delivered, on another card.
+            delivered = Tokens(0, 0, turn.delivered_tokens)
+            self.cards.doubt(row.turn, row.card, booked=delivered, most=ZERO)
 
 
 def _progress(turn: _Turn, kind: str, body: dict[str, int]) -> None:
     if body["attempt"] > turn.attempt:
         turn.attempt, turn.final = body["attempt"], False
+        turn.delivered_tokens = turn.out_tokens
     if kind == "TurnStarted":
         return
     turn.out_tokens = max(turn.out_tokens, body["out_tokens"])

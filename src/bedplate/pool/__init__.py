@@ -10,7 +10,8 @@ if its meta file does, whenever the process is killed:
     commit   checksum, <stem>.tmp, rename to <stem>.meta     after the rename: an entry
     drop     unlink <stem>.meta, then <stem>.kv              between: leftover
 
-Reading order: `types` (the words), `meta` (the format), `folder` (where, whose, locked), `store`.
+Reading order: `types` (the words), `meta` (the format), `folder` (where, whose, locked),
+`files` (reading, writing), `store`.
 """
 
 from bedplate.pool.store import KvPool

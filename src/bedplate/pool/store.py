@@ -15,17 +15,15 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-import xxhash
-
 from bedplate.core.ids import EntryId, TenantId
 from bedplate.errors import PoolError
+from bedplate.pool import files
 from bedplate.pool import folder as folders
 from bedplate.pool import meta as metas
 from bedplate.pool.types import EntryInfo, Fingerprint, Opened, Owner, Pending
 
 _LOG = logging.getLogger(__name__)
 _OURS = re.compile(r"[0-9a-f]{32}\.(kv|meta|tmp)")
-_READ_BYTES = 1 << 20
 _MUST_MATCH = ("model_digest", "kv_type", "layout", "engine")
 
 
@@ -33,11 +31,6 @@ class _Entry(NamedTuple):
     stem: str
     header: metas.Header
     size_bytes: int
-
-
-class _Measured(NamedTuple):
-    size_bytes: int
-    checksum: str
 
 
 class KvPool:
@@ -210,7 +203,7 @@ class KvPool:
         path = self.folder / f"{item.stem}.kv"
         try:
             decoded = metas.decode((self.folder / f"{item.stem}.meta").read_bytes())
-            measured = _measure(path)
+            measured = files.measure(path)
         except OSError as error:
             raise PoolError(f"pool entry {entry} cannot be read: {error.strerror}") from error
         except PoolError as error:
@@ -268,7 +261,7 @@ class KvPool:
     def _commit(
         self, pending: Pending, fingerprint: Fingerprint, meta: bytes, written_bytes: int | None
     ) -> int:
-        measured = _measure(pending.path, sync=self.on_disk)
+        measured = files.measure(pending.path, sync=self.on_disk)
         if measured.size_bytes == 0:
             raise PoolError(f"pool entry {pending.entry} is empty: the engine wrote nothing")
         if written_bytes is not None and written_bytes != measured.size_bytes:
@@ -316,12 +309,12 @@ class KvPool:
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb", buffering=0) as file:
-                _write_all(file.fileno(), encoded)
+                files.write_all(file.fileno(), encoded)
                 if self.on_disk:
                     os.fsync(file.fileno())
             os.rename(temporary, final)
             if self.on_disk:
-                _sync_folder(self.folder)
+                files.sync_folder(self.folder)
         except BaseException:
             temporary.unlink(missing_ok=True)
             final.unlink(missing_ok=True)
@@ -384,36 +377,3 @@ def _compare(entry: EntryId, stored: Fingerprint, expect: Fingerprint | None) ->
                 f"pool entry {entry} was made with another {field}:"
                 f" stored {has!r}, wanted {wants!r}"
             )
-
-
-def _measure(path: Path, *, sync: bool = False) -> _Measured:
-    """Return size and xxh3_128 of a file; with `sync`, also bring it to disk.
-
-    Read in pieces that stay in the processor's cache: as fast as a memory map, and a file that
-    shrinks meanwhile is an answer, not a crash.
-    """
-    hasher = xxhash.xxh3_128()
-    size_bytes = 0
-    buffer = memoryview(bytearray(_READ_BYTES))
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    with os.fdopen(descriptor, "rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            hasher.update(buffer[:count])
-            size_bytes += count
-        if sync:
-            os.fsync(file.fileno())
-    return _Measured(size_bytes, hasher.hexdigest())
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

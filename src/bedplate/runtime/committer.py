@@ -89,7 +89,7 @@ class Committer:
         self._watch: asyncio.TimerHandle | None = None
         self._resumed: asyncio.Future[None] | None = None
         self._give_up = threading.Event()
-        self._crash: BaseException | None = None
+        self._crash: JournalError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -127,7 +127,7 @@ class Committer:
         if seq <= self.durable:
             return
         if self._crash is not None:
-            raise JournalError(f"record {seq} could not be made durable: {self._crash}")
+            raise self._crash
         assert self._loop is not None, "start the committer first"
         future: asyncio.Future[None] = self._loop.create_future()
         heapq.heappush(self._waiters, _Waiter(seq, future))
@@ -136,6 +136,8 @@ class Committer:
     async def flowing(self) -> None:
         """Return once the journal is not stalled."""
         while self.stalled:
+            if self._crash is not None:
+                raise self._crash
             assert self._loop is not None, "start the committer first"
             if self._resumed is None:
                 self._resumed = self._loop.create_future()
@@ -154,7 +156,10 @@ class Committer:
         if self._watch is not None:
             self._watch.cancel()
         await asyncio.sleep(0)
-        return self.durable == self.published
+        if self.durable == self.published:
+            return True
+        self._fail(JournalError(f"records from {self.durable + 1} on could not be made durable"))
+        return False
 
     # In the writer's thread.
 
@@ -234,12 +239,20 @@ class Committer:
         self._set_stalled(True)
 
     def _on_crash(self, error: BaseException) -> None:
-        self._crash = error
-        for waiter in self._waiters:
-            if not waiter.future.done():
-                waiter.future.set_exception(JournalError(f"the journal cannot be written: {error}"))
-        self._waiters.clear()
+        self._fail(JournalError(f"the journal cannot be written: {error}"))
         self._hooks.crashed(error)
+
+    def _fail(self, error: JournalError) -> None:
+        """Let nobody wait for what will not become durable."""
+        self._crash = error
+        futures = [waiter.future for waiter in self._waiters]
+        self._waiters.clear()
+        if self._resumed is not None:
+            futures.append(self._resumed)
+            self._resumed = None
+        for future in futures:
+            if not future.done():
+                future.set_exception(error)
 
     def _check_age(self) -> None:
         assert self._loop is not None

@@ -162,12 +162,12 @@ def reconcile(
 
 
 def _lost(turn: Turn) -> TurnEnded:
-    """What a lost turn used, as far as its last word told; its tokens are an estimate."""
+    """What a lost turn used, as far as its last word told: an estimate, nothing before Started."""
     return TurnEnded(
         turn=turn.id,
         attempt=turn.attempt,
         status="lost",
-        prompt_tokens=turn.prompt_tokens,
+        prompt_tokens=turn.prompt_tokens if turn.why == "decoding" else 0,
         cached_tokens=0,
         out_tokens=turn.out_tokens,
         kv_tokens=0,

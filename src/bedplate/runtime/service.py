@@ -17,7 +17,7 @@ from bedplate.core import events as ev
 from bedplate.core.actions import Settled
 from bedplate.core.base import Base
 from bedplate.core.events import Event
-from bedplate.core.ids import BranchId, ModelId, SessionId, TenantId, TurnId
+from bedplate.core.ids import ModelId, SessionId, TenantId, TurnId
 from bedplate.engines.base import Embeddings, Engine
 from bedplate.errors import Draining, EngineProtocolError, JournalError, UnknownModel
 from bedplate.journal import Content, Journal
@@ -29,6 +29,7 @@ from bedplate.runtime.driver import LiveDriver
 from bedplate.runtime.executor import Executor, ExecutorDeps, LiveTurn
 from bedplate.runtime.loop import CoreLoop
 from bedplate.runtime.moves import MoveDeps, Moves
+from bedplate.runtime.outcome import embedding_use
 from bedplate.runtime.recovery import Recovered, reconcile, recover
 from bedplate.runtime.slots import SlotUse
 from bedplate.runtime.snapshots import Snapshots
@@ -193,26 +194,8 @@ class Service:
         """
         began_ns = self._clock.now_ns()
         result = await self.engine_for(model).embed(inputs)
-        settled = Settled(
-            turn=TurnId(""),
-            session=SessionId(""),
-            branch=BranchId(0),
-            tenant=tenant,
-            lane=lane,
-            model=model,
-            card="",
-            status="stop",
-            prompt_tokens=result.prompt_tokens,
-            cached_tokens=0,
-            out_tokens=0,
-            queue_ns=0,
-            slot_ns=self._clock.now_ns() - began_ns,
-            tool_ns=0,
-            kv_card_token_ns=0,
-            kv_pool_token_ns=0,
-            attempts=1,
-            exact=True,
-        )
+        took_ns = self._clock.now_ns() - began_ns
+        settled = embedding_use(tenant, lane, model, result.prompt_tokens, took_ns=took_ns)
         await self._may_leave(self._loop.note_usage(settled, event_seq=0))
         return result
 

@@ -167,6 +167,11 @@ async def hear(engine: Engine, turn: TurnRun) -> Heard:
     return heard
 
 
+async def ask(case: Case, **fields: Any) -> Heard:
+    """Run one turn with room for a whole answer."""
+    return await hear(case.engine, await case.turn(case.request(**fields), limit_tokens=500))
+
+
 async def until(condition: Callable[[], Any], *, within_s: float = 1.0) -> None:
     """Wait for a condition; fail when it does not come true in time."""
     async with asyncio.timeout(within_s):

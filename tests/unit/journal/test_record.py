@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bedplate.errors import JournalError
@@ -23,6 +23,7 @@ values = st.recursive(
 bodies = st.dictionaries(keys, values, max_size=6)
 
 
+@settings(max_examples=60)
 @given(texts, texts, texts, bodies, st.integers(0, 2**62), st.integers(0, 2**63 - 1))
 def test_any_record_has_the_bytes_of_the_page_and_comes_back(
     kind: str, tenant: str, session: str, body: dict[str, Any], seq: int, time_ns: int

@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bedplate.config.tree import PricesConfig
@@ -151,6 +151,7 @@ def test_one_tenant_alone() -> None:
     assert make_bill(journal().records, tenant="nobody").lines == ()
 
 
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(

@@ -216,6 +216,24 @@ def test_a_failed_attempt_leaves_room_on_the_cards_of_its_model_only() -> None:
     assert (other.unexplained_tokens, other.explained_by) == (10, ())
 
 
+def test_a_resumed_turn_was_in_part_computed_elsewhere() -> None:
+    log = Log()
+    log.card_up("card-0")
+    log.card_up("card-1")
+    log.arrived(limit_tokens=100)
+    log.started()
+    log.failed(10, attempt=1)
+    log.started(attempt=2)
+    log.ended(700, 0, 32, attempt=2)
+    log.usage(settled(cached_tokens=0, card="card-1", attempts=2))
+    for _ in range(2):
+        log.report(700, 0, 10, card="card-0")
+        log.report(700, 0, 22, card="card-1")
+    assert reconcile(log.records).unexplained_tokens == 0
+    log.report(700, 0, 21, card="card-1")
+    assert reconcile(log.records).unexplained_tokens == 1
+
+
 def test_a_turn_in_flight_at_the_report_leaves_room() -> None:
     log = Log()
     log.card_up()

@@ -148,8 +148,18 @@ async def test_close_gives_up_on_a_dead_disk() -> None:
     committer = Committer(journal, seen.hooks)  # type: ignore[arg-type]
     committer.start()
     committer.publish(group(0))
+    while not committer.stalled:  # noqa: ASYNC110 (a thread decides)
+        await asyncio.sleep(0.001)
+    waits = [
+        asyncio.ensure_future(committer.committed(0)),
+        asyncio.ensure_future(committer.flowing()),
+    ]
+    await asyncio.sleep(0)
     assert not await committer.close(timeout_s=0.05)
     assert journal.batches == []
+    for wait in waits:
+        with pytest.raises(JournalError):
+            await wait
 
 
 async def test_a_gap_in_the_numbers_is_refused() -> None:

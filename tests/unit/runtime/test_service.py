@@ -16,6 +16,7 @@ from bedplate.errors import (
     UnknownSession,
 )
 from bedplate.journal import Content, Reader, content_hash
+from bedplate.metering.check import reconcile
 from bedplate.replay import replay
 from tests.fakes.calls import at_rest, call, end_of, read_all, settle, text_of
 from tests.fakes.scripted_engine import Script, ScriptedEngine
@@ -171,6 +172,7 @@ async def test_a_lost_engine_is_replaced_and_nothing_is_sent_twice(start: Start)
     (row,) = list(service.journal.read(kinds=("usage",)))
     assert (row.body["prompt_tokens"], row.body["out_tokens"]) == (100, 3)
     assert row.body["attempts"] == 2
+    assert reconcile(service.journal.read()).issues == ()
     at_rest(service)
 
 

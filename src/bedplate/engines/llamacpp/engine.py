@@ -23,6 +23,7 @@ from bedplate.engines.base import (
     Lineage,
     Output,
     Prompt,
+    Started,
     StoredKv,
     TurnRun,
     message_hash,
@@ -167,6 +168,9 @@ class LlamaCppEngine:
         await self._resume(turn, payload)
         body = completion_body(turn, payload, self._stops)
         prompt_tokens = len(body["prompt"])
+        if 0 < turn.limit_tokens <= payload.delivered.tokens:
+            yield _all_delivered(payload, prompt_tokens)
+            return
         answer = Answer(
             prompt_tokens=prompt_tokens,
             earlier=payload.delivered,
@@ -264,6 +268,15 @@ class LlamaCppEngine:
         if self._storing is None:
             return self._transcripts.get(owner)
         return await self._storing.recalled(owner)
+
+
+def _all_delivered(payload: PromptIds, prompt_tokens: int) -> list[Output]:
+    """Return the end of a turn whose card was lost after its last token and before its end."""
+    message = {"role": "assistant", "content": payload.delivered.text}
+    return [
+        Started(prompt_tokens, 0),
+        Finished("length", prompt_tokens, 0, 0, 0, exact=True, message=message),
+    ]
 
 
 async def _next_batch(

@@ -38,7 +38,6 @@ UNDERSTOOD = frozenset(
         "n",
         "parallel_tool_calls",
         "presence_penalty",
-        "prompt_cache_key",
         "response_format",
         "seed",
         "session_id",
@@ -151,6 +150,7 @@ def _text_only(where: str, value: Any) -> None:
 HARMLESS: dict[str, Harmless] = {
     "metadata": Harmless(_metadata, "labels of a stored completion, which there is none of"),
     "modalities": Harmless(_text_only, "text is what every engine gives"),
+    "prompt_cache_key": Harmless(_label, "many conversations share one; the prefix itself decides"),
     "prompt_cache_options": Harmless(_usual_cache_mode, "prefixes are kept without being asked"),
     "prompt_cache_retention": Harmless(_usual_cache, "KV is kept in memory by lease and value"),
     "safety_identifier": Harmless(_short_label, "a name for the caller's own end user"),

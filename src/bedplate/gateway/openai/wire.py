@@ -44,15 +44,13 @@ _INT64_MAX = (1 << 63) - 1
 class ChatCall:
     """A checked body: the request for the engine, and what concerns the gateway only.
 
-    `session` is the client's own name for its session, if it gave one in the body. `cache_key` is a
-    hint that calls belong near one another, never identity.
+    `session` is the client's own name for its session, if it gave one in the body.
     """
 
     request: ChatRequest
     stream: bool
     include_usage: bool
     session: str | None
-    cache_key: str | None
 
 
 def check_content_type(value: str | None) -> None:
@@ -131,11 +129,6 @@ def read_chat(body: JsonObject, model: ModelId, can: Capabilities) -> ChatCall:
         stream=stream,
         include_usage=_include_usage(body.get("stream_options"), stream=stream),
         session=session_name("session_id", body["session_id"]) if "session_id" in body else None,
-        cache_key=(
-            string("prompt_cache_key", body["prompt_cache_key"])
-            if body.get("prompt_cache_key") is not None
-            else None
-        ),
     )
 
 

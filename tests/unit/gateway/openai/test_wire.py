@@ -72,12 +72,7 @@ def test_a_full_request_is_read_whole():
         top_k=4,
     )
     request = call.request
-    assert (call.stream, call.include_usage, call.session, call.cache_key) == (
-        True,
-        True,
-        "s1",
-        "k",
-    )
+    assert (call.stream, call.include_usage, call.session) == (True, True, "s1")
     assert len(request.messages) == 2
     assert request.tool_choice == {"type": "function", "function": {"name": "f"}}
     assert (request.parallel_tool_calls, request.limit_tokens, request.n) == (False, 5, 2)

