@@ -78,7 +78,7 @@ class Naive:
     # -- events
 
     def on_PolicyChanged(self, event: ev.PolicyChanged) -> None:
-        self.policy = event.policy
+        self.policy, self.closing = event.policy, False
 
     def on_JournalStalled(self, event: ev.JournalStalled) -> None:
         self.stalled = event.on
@@ -121,8 +121,10 @@ class Naive:
             j for j in self.jobs.values() if not j.over and j.arrived.tenant == event.tenant
         ]
         waiting = sum(1 for j in mine if j.place is None and j.arrived.lane == event.lane)
-        if self.closing or self.stalled:
+        if self.closing:
             return "draining"
+        if self.stalled:
+            return "journal_error"
         if not room:
             return "no_engine"
         if event.prompt_tokens + 1 > room:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import typing
-from collections.abc import Hashable
-from functools import cache
 from typing import Any, NamedTuple, NewType
 
 from bedplate.core import events as _events
@@ -63,12 +61,19 @@ class _Shape(NamedTuple):
     folded: tuple[str, ...]
 
 
-@cache
-def _shape(cls: Hashable) -> _Shape:
+_SHAPES: dict[type[Any], _Shape] = {}
+"""Shapes of the classes met so far; they never change."""
+
+
+def _shape(cls: type[Any]) -> _Shape:
+    known = _SHAPES.get(cls)
+    if known is not None:
+        return known
     hints = {name: _bare(hint) for name, hint in typing.get_type_hints(cls).items()}
     plain = tuple(hint if hint in (int, str) else type(None) for hint in hints.values())
     folded = tuple(name for name, hint in hints.items() if hint not in (int, str))
-    return _Shape(tuple(hints), plain, tuple(hints.values()), folded)
+    _SHAPES[cls] = _Shape(tuple(hints), plain, tuple(hints.values()), folded)
+    return _SHAPES[cls]
 
 
 def _bare(hint: Any) -> Any:
