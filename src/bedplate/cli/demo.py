@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -113,9 +114,11 @@ async def _run(
         starting.enter_context(progress("Starting two cards"))
         async with running(config) as stack:
             starting.close()
-            return await _play(
-                stack, config, crew, AgentSettings("", model, seed=seed), quiet=quiet
-            )
+            settings = AgentSettings("", model, seed=seed)
+            results = await _play(stack, config, crew, settings, quiet=quiet)
+        if stack.service.pool is not None:  # nobody comes back to these sessions
+            await asyncio.to_thread(shutil.rmtree, stack.service.pool.folder)
+        return results
 
 
 async def _play(

@@ -89,8 +89,7 @@ async def _serve(config: Config, first_key: str | None, *, as_json: bool) -> Non
             except AssertionError as error:
                 raise BedplateError(
                     f"The core met a bug in itself and halted: {error!r}. The journal names "
-                    "the record: `bedplate replay` shows it, `bedplate replay --skip SEQ` leaves it "
-                    "out."
+                    "the record. `bedplate replay` shows it; with --skip SEQ it is left out."
                 ) from error
             finally:
                 for key_id in registered:

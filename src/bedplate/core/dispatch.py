@@ -107,6 +107,8 @@ def dispatch(state: State, turn: Turn) -> None:
         turn.queue_ns = state.now_ns - turn.arrived_ns
     slot.dirty = True
     turn.loaded, slot.loaded = slot.loaded, False
+    if turn.loaded:
+        state.count("loads_used")
     expect = usable_tokens(slot, turn, can_cut=slot.card.can_cut)
     turn.expected_tokens = expect
     state.push_deadline(run_deadline_ns(state, turn), "run", turn.id)

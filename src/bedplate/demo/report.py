@@ -98,7 +98,7 @@ def read_outcome(
         sessions_completed=len(done),
         sessions_failed=len(results) - len(done),
         turns=sum(len(result.turns) for result in results),
-        kv_loads=counters.get("loads", 0),
+        kv_loads=counters.get("loads_used", 0),
         kv_load_verified=counters.get("loads_verified", 0),
         moves=counters.get("moves", 0),
         prefill_tokens=counters.get("prompt_tokens", 0) - cached,

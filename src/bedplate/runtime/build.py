@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 from pathlib import Path
@@ -48,10 +49,16 @@ def open_pool(config: Config) -> KvPool | None:
         return None
     return KvPool.open(
         config.pool.path,
-        name=config.service.cell,
+        name=_pool_name(config),
         size_bytes_max=config.pool.size_bytes,
         fallback=config.pool_fallback_dir,
     )
+
+
+def _pool_name(config: Config) -> str:
+    """Return a name for the pool's folder that no other data folder of this host has."""
+    where = hashlib.sha256(str(config.service.data_dir.resolve()).encode()).hexdigest()
+    return f"{config.service.cell}-{where[:8]}"
 
 
 def build_engines(config: Config, pool: KvPool | None) -> list[Engine]:

@@ -21,6 +21,7 @@ from bedplate.core.ids import ModelId, SessionId, TenantId, TurnId
 from bedplate.engines.base import Embeddings, Engine
 from bedplate.errors import Draining, EngineProtocolError, JournalError, UnknownModel
 from bedplate.journal import Content, Journal
+from bedplate.metering.prices import Prices
 from bedplate.pool import KvPool
 from bedplate.replay import bedplate_version, core_version
 from bedplate.runtime.clock import Clock
@@ -347,7 +348,9 @@ class Service:
         if recovered.changed_from:
             body = {"from": recovered.changed_from, "to": core}
             self.note("core_changed", "", "", {**body, "snapshot_seq": recovered.snapshot_seq})
-        self.note("core_started", "", "", {"core": core, "bedplate": bedplate_version()})
+        prices = Prices.of_config(self.config.prices).body()
+        started = {"core": core, "bedplate": bedplate_version(), "prices": prices}
+        self.note("core_started", "", "", started)
         if recovered.event_seq >= 0:
             reconcile(self.base, self._driver, self.post, self.pool)
         elif self.pool is not None:
