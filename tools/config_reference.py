@@ -54,9 +54,9 @@ cards = 2
 
 [[engine]]
 kind = "openai"
-name = "vllm-a"
+name = "vllm"
 model = "qwen3-32b"
-url = "http://10.0.0.7:8000/v1"
+urls = ["http://10.0.0.7:8000/v1", "http://10.0.0.8:8000/v1"]
 api_key_env = "VLLM_KEY"
 server = "vllm"
 
@@ -73,7 +73,7 @@ tokens_per_minute = 200_000
 HEADINGS = {
     "service": "`[service]`: the HTTP service",
     "engine.llamacpp": '`[[engine]]` with `kind = "llamacpp"`: embedded cards',
-    "engine.openai": '`[[engine]]` with `kind = "openai"`: an endpoint',
+    "engine.openai": '`[[engine]]` with `kind = "openai"`: endpoints of one model',
     "engine.openai.capabilities": "`[engine.capabilities]`: corrections for an endpoint",
     "pool": "`[pool]`: shared KV behind the cards",
     "lanes": "`[lanes.interactive]`, `[lanes.shared]`, `[lanes.batch]`: service classes",
@@ -92,6 +92,10 @@ NOTES = {
     "engine.llamacpp": (
         "Without any `[[engine]]` there is one of this kind, with these defaults. The package's"
         " model is Gemma 3 270M; the Gemma terms of use apply to it."
+    ),
+    "engine.openai": (
+        "Each endpoint is a card. Its id is the engine's `name` with `url`, and `name-0`, `name-1`"
+        " and so on with `urls`; what the keys say of an endpoint holds for each of them."
     ),
     "engine.openai.capabilities": "Left out, a key has the value that `server` implies.",
     "lanes": "The defaults are those of interactive / shared / batch.",

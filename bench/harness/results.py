@@ -70,8 +70,8 @@ class Finished(NamedTuple):
 def write(run: Run, done: Finished, *, root: Path = ROOT, results: Path = RESULTS) -> Path:
     """Write `meta.json`, `summary.json` and `rounds.json`; return the folder."""
     commit = commit_of(root)
-    folder = results / folder_name(done.bench, commit, done.began, quick=run.quick)
-    folder.mkdir(parents=True)
+    results.mkdir(parents=True, exist_ok=True)
+    folder = _new_folder(results / folder_name(done.bench, commit, done.began, quick=run.quick))
     _write(folder / "meta.json", _meta(run, done, commit))
     summary: Json = {
         "bench": done.bench,
@@ -82,6 +82,19 @@ def write(run: Run, done: Finished, *, root: Path = ROOT, results: Path = RESULT
     _write(folder / "summary.json", summary)
     _write(folder / "rounds.json", run.rounds)
     return folder
+
+
+def _new_folder(wanted: Path) -> Path:
+    """Make a folder, with a number behind its name where that is taken."""
+    number = 1
+    while True:
+        folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return folder
 
 
 def _claim(claim: Claim) -> Json:

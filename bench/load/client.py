@@ -102,14 +102,15 @@ def fault(raw: bytes) -> str | None:
     """Return what is wrong with an answer, None for a perfect one."""
     if not raw.startswith(b"HTTP/1.1 200 "):
         return f"status: {raw[:400]!r}"
-    if raw.count(b"data: [DONE]") != 1:
+    body = raw.find(b"\r\n\r\n")
+    if raw.count(b"data: [DONE]", body) != 1:
         return "no [DONE]"
-    events = raw.count(b"data: {")
+    events = raw.count(b"data: {", body)
     if events < EVENTS_MIN:
         return f"{events} events"
     for word in _WORDS:
-        if raw.count(word) != _EACH_WORD:
-            return f"{raw.count(word)} times {word.decode()}"
+        if raw.count(word, body) != _EACH_WORD:
+            return f"{raw.count(word, body)} times {word.decode()}"
     if _USAGE.search(raw, len(raw) // 2) is None:
         return "no usage"
     return None

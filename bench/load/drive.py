@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -53,18 +52,22 @@ class Outcome:
     seconds: float = 0.0
     first_ms: list[float] = field(default_factory=list)
     last_ms: list[float] = field(default_factory=list)
-    faults: Counter[str] = field(default_factory=Counter)
+    faults: dict[str, int] = field(default_factory=dict)
 
     def took(self, answer: Answer, since_s: float, *, measured: bool) -> None:
         """Count an answer."""
         self.asked += 1
         wrong = fault(answer.raw)
         if wrong is not None:
-            self.faults[wrong] += 1
+            self.fault(wrong)
         elif measured:
             self.measured += 1
             self.first_ms.append(round((answer.first_s - since_s) * 1e3, 3))
             self.last_ms.append(round((answer.last_s - since_s) * 1e3, 3))
+
+    def fault(self, what: str) -> None:
+        """Count what went wrong."""
+        self.faults[what] = self.faults.get(what, 0) + 1
 
 
 class Driver:
@@ -126,7 +129,7 @@ class Driver:
                     inside = begin <= answer.last_s < end
                     self._outcome.took(answer, sent, measured=inside)
         except Lost as error:
-            self._outcome.faults[f"connection lost {error}"] += 1
+            self._outcome.fault(f"connection lost {error}")
         finally:
             connection.close()
 
@@ -156,7 +159,7 @@ class Driver:
         try:
             answer = await connection.ask(self._request(session, 0))
         except Lost as error:
-            self._outcome.faults[f"connection lost {error}"] += 1
+            self._outcome.fault(f"connection lost {error}")
             return
         self._outcome.took(answer, due_s, measured=measured)
         if connection.open:

@@ -106,13 +106,15 @@ class Bout:
         self._jobs += 1
         outcome = drive(
             target,
-            label=f"{self._run.seeds[0]}.{self._jobs}",
+            label=f"case-{self._jobs}",
             connections=CONNECTIONS,
             warm_s=self._plan.warm_s,
             measure_s=self._plan.measure_s,
             **job,
         )
         self.asked[target.name] = self.asked.get(target.name, 0) + outcome.asked
+        if not outcome.measured:
+            raise BenchError(f"{target.name} gave no answer in {outcome.seconds:.1f} s")
         return outcome.asked, outcome.first_ms, outcome.last_ms, outcome.seconds
 
     def _seed(self, number: int) -> int:

@@ -21,7 +21,7 @@ SLACK_SECONDS = 60.0
 
 @contextmanager
 def engine_site(run: Run, name: str) -> Iterator[Site]:
-    """Start a fake engine of its own for a subject: engine on the second core, subject on the first.
+    """Start a subject's own fake engine: it is on the second core, the subject on the first.
 
     Its counters are then the subject's alone, as `bill --check` needs it.
     """

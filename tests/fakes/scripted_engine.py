@@ -146,7 +146,7 @@ class ScriptedEngine:
                     finish_reason=script.finish,
                     prompt_tokens=prompt,
                     cached_tokens=cached,
-                    out_tokens=len(script.pieces),
+                    out_tokens=turn.resume_tokens + len(script.pieces),
                     kv_tokens=kv_tokens,
                     exact=True,
                     message={"role": "assistant", "content": text},

@@ -150,7 +150,8 @@ class Session:
     """Some turn of it was accepted: the core knows it."""
     served: bool = False
     """Some turn of it was dispatched: it was admitted at that moment."""
-    heard_ns: int = 0
+    settled_ns: int = 0
+    """When its last turn ended: leases run from here."""
 
 
 class Book:
@@ -258,7 +259,6 @@ class Book:
         if session is None or not session.alive:
             session = Session(tenant=event.tenant)
             self.sessions[event.session] = session
-        session.heard_ns = self.now
         source = event.fork_of if event.fork_of >= 0 else event.branch
         computed = session.branches.get(source, ())
         prompt = cut(computed, event.reuse_tokens)
@@ -298,7 +298,6 @@ class Book:
         if event.status in GOOD_ENDS:
             session = self.sessions[turn.arrived.session]
             session.branches[turn.arrived.branch] = computed
-            session.heard_ns = self.now
         slot = self.slot_of(turn.card, turn.slot)
         if slot is not None:
             slot.clean = False
@@ -455,6 +454,7 @@ class Book:
             turn.settled += 1
             turn.over = True
             self.open.pop(action.turn, None)
+            self.sessions[action.session].settled_ns = self.now
 
     def _LoadKv_out(self, action: act.LoadKv) -> None:
         slot = self.cards[action.card].slots[action.slot]

@@ -259,7 +259,7 @@ class Retention(Check):
         lanes = self.book.policy.lanes
         leases = [lane.lease_ns for lane in lanes]
         lease = max(leases) if surely else min(leases)
-        idle = self.book.now - slot.idle_since_ns
+        idle = self.book.now - self.book.sessions[slot.session].settled_ns
         return idle > lease if surely else idle >= lease
 
 

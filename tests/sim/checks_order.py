@@ -85,20 +85,15 @@ class Observer:
         return asked * 1000 <= permille * room
 
     def bound(self, turn: Turn) -> set[str]:
-        """Cards that hold a copy of the branch; empty when the pool has one or nobody does."""
+        """Cards that hold what the pool does not: the turn may wait for them."""
         first = turn.arrived
-        homes = {
+        return {
             name
             for name, card in self.book.cards.items()
             for slot in card.slots
-            if card.alive and (slot.session, slot.branch) == (first.session, first.branch)
+            if card.alive and not slot.clean
+            if (slot.session, slot.branch) == (first.session, first.branch)
         }
-        stored = any(
-            entry.stored and not entry.dropping
-            for entry in self.book.entries.values()
-            if (entry.session, entry.branch) == (first.session, first.branch)
-        )
-        return set() if stored else homes
 
     def fits(self, turn: Turn, card: Card) -> bool:
         """The card could take the turn now, dropping idle KV."""

@@ -216,6 +216,7 @@ WRONG: dict[str, tuple[str, list[Step]]] = {
     "limits: more than the tenant runs": ("limits", [
         *UP, (arrives("a", "s", tenant=TenantId("few")), [runs("a")]),
         (ev.PolicyChanged(POLICY._replace(tenants=(POLICY.tenants[0]._replace(inflight_max=0),))), []),
+        *[TICK] * 3,
         (arrives("b", "r", tenant=TenantId("few")), [runs("b", "r", 1)])]),
     "limits: more than the tenant may have": ("limits", [
         *UP, (arrives("a", "s", tenant=TenantId("few")), []),

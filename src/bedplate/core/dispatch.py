@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bedplate.core import pool
 from bedplate.core.actions import Dispatch, LoadKv
-from bedplate.core.card import book, claim, touch, unclaim
+from bedplate.core.card import book, claim, leave, occupy, touch, unclaim
 from bedplate.core.placement import Plan, usable_tokens
 from bedplate.core.retention import drop_slot
 from bedplate.core.state import State
@@ -36,7 +36,7 @@ def start(state: State, turn: Turn, way: Plan) -> None:
     turn.state = PLACED
     turn.why = "room"
     turn.slot = slot
-    slot.turn = turn
+    occupy(slot, turn)
     turn.load = way.load
     if way.load is not None:
         pool.pin(way.load)
@@ -147,8 +147,7 @@ def leave_slot(state: State, turn: Turn) -> Slot:
         turn.dispatched_ns = 0
     turn.slot = None
     turn.loaded = False
-    if slot.turn is turn:
-        slot.turn = None
+    leave(slot)
     card.running -= 1
     tenant = turn.branch.session.tenant
     tenant.running -= 1

@@ -59,6 +59,12 @@ def _card(card: Card) -> None:
     _require(dropping == card.dropping_blocks, "INV-01", card.id)
     _require(claimed == card.claimed_blocks, "INV-01", card.id)
     _require(used <= card.total_blocks, "INV-01", card.id)
+    busy = sum(slot.blocks for slot in card.slots if slot.turn is not None)
+    _require(busy == card.busy_blocks, "INV-01", card.id)
+    idle = [slot for slot in card.slots if slot.state in (HELD, STORING) and slot.turn is None]
+    _require(len(card.idle) == len(idle), "INV-04", card.id)
+    unused = [slot.id for slot in card.slots if slot.state == FREE and slot.turn is None]
+    _require(all(slot in card.free for slot in unused), "INV-04", card.id)
     running = sum(1 for slot in card.slots if slot.turn is not None)
     _require(running == card.running <= max(card.running_max, 0), "INV-04", card.id)
     for slot in card.slots:

@@ -3,6 +3,9 @@
 The first turn of a session is balanced; later ones stick to the card that holds their KV. When the
 home is busy and the pool has the same KV, the turn moves, since a load is cheap; when the only copy
 is on the home (dirty), the turn waits for it ("home_busy") rather than compute everything again.
+
+A card that failed a turn is passed over for it while another one could take it: an endpoint that
+breaks at once has no load, and would be chosen again and again.
 """
 
 from __future__ import annotations
@@ -69,7 +72,11 @@ def plan(state: State, turn: Turn) -> Plan | None:
             return None
     load = _source(turn)
     length = turn.prompt_tokens + turn.limit_tokens
-    for card in open_by_load(turn.branch.group, min_tokens=length, tries=CARDS_TRIED_MAX):
+    avoid = turn.failed_on if turn.failed_on and untried(turn) else ()
+    tries = CARDS_TRIED_MAX + len(avoid)
+    for card in open_by_load(turn.branch.group, min_tokens=length, tries=tries):
+        if card.id in avoid:
+            continue
         slot = free_slot(card)
         victims = victims_for(
             state, card, blocks=turn.need_blocks, need_slot=slot is None, keep=None
@@ -79,6 +86,19 @@ def plan(state: State, turn: Turn) -> Plan | None:
             return Plan(card, chosen, victims, load if _worth_loading(load, turn, card) else None)
     turn.why = "no_room"
     return None
+
+
+def untried(turn: Turn) -> bool:
+    """Tell whether a card that has not failed the turn may take it, now or later.
+
+    Cost: O(cards).
+    """
+    length = turn.prompt_tokens + turn.limit_tokens
+    return any(
+        card.up and not card.draining and card.id not in turn.failed_on
+        for card in turn.branch.group.cards
+        if card.context_tokens >= length
+    )
 
 
 def _worth_loading(load: Entry | None, turn: Turn, card: Card) -> bool:

@@ -16,6 +16,9 @@ from bedplate.core.limits import BATCH, RELEASE_SCAN_MAX
 from bedplate.core.state import State
 from bedplate.core.states import DROPPING, HELD, STORING, Card, Entry, Slot, Tenant
 
+IDLE_SCAN_MAX = 16
+"""Idle slots of a card that are compared when one has to go, the least recently used of all."""
+
 NOW, LATER, NEVER = "now", "later", "never"
 
 
@@ -26,12 +29,12 @@ def victims_for(
 
     None means that no choice would do.
 
-    Changes nothing. Cost: O(slots log slots).
+    Changes nothing. Cost: O(IDLE_SCAN_MAX), more only when that many do not make room.
     """
     missing = blocks - spare_blocks(card)
     if missing <= 0 and not need_slot:
         return []
-    idle = [s for s in card.slots if s is not keep and held_by(s) and not _bound(s)]
+    idle = _candidates(card, missing, keep)
     idle.sort(key=lambda s: _worth(state, s))
     chosen: list[Slot] = []
     for slot in idle:
@@ -41,6 +44,19 @@ def victims_for(
         missing -= slot.blocks
         need_slot = False
     return chosen if missing <= 0 and not need_slot else None
+
+
+def _candidates(card: Card, missing: int, keep: Slot | None) -> list[Slot]:
+    """Return idle slots, least recently used first: a bounded number, or as many as it takes."""
+    found: list[Slot] = []
+    for slot in card.idle.values():
+        if slot is keep or not held_by(slot) or _bound(slot):
+            continue
+        found.append(slot)
+        missing -= slot.blocks
+        if len(found) >= IDLE_SCAN_MAX and missing <= 0:
+            break
+    return found
 
 
 def _bound(slot: Slot) -> bool:
@@ -59,9 +75,11 @@ def _worth(state: State, slot: Slot) -> tuple[bool, bool, int, int, int]:
 def hold(state: State, slot: Slot, blocks: int) -> None:
     """Leave a slot idle with KV in `blocks` blocks."""
     assert slot.branch is not None
+    assert slot.turn is None
     slot.state = HELD
-    slot.turn = None
     slot.used_ns = state.now_ns
+    slot.card.idle.pop(slot.id, None)
+    slot.card.idle[slot.id] = slot
     book(state, slot, blocks)
 
 
@@ -74,6 +92,7 @@ def drop_slot(state: State, slot: Slot) -> None:
         if slot.branch.slot is slot:
             slot.branch.slot = None
         slot.branch = None
+    slot.card.idle.pop(slot.id, None)
     slot.dirty = False
     slot.tokens = slot.shared_tokens = 0
     slot.loaded = False

@@ -162,7 +162,7 @@ class Turn:
     """One model call on its way.
 
     `end_reason` is set when it will end at the engine's next word. `card` is where it was last
-    dispatched, empty before.
+    dispatched, empty before. `failed_on` are cards that were up and could not run it.
     """
 
     __slots__ = (
@@ -177,6 +177,7 @@ class Turn:
         "end_reason",
         "exact",
         "expected_tokens",
+        "failed_on",
         "id",
         "lane",
         "limit_tokens",
@@ -222,6 +223,7 @@ class Turn:
         self.load: Entry | None = None
         self.loaded = False
         self.expected_tokens = 0
+        self.failed_on: tuple[CardId, ...] = ()
         self.out_tokens = 0
         self.passed_over = 0
         self.queue_ns = 0
@@ -278,19 +280,24 @@ class Card:
     """One accelerator.
 
     Blocks: `used` = Σ slot.blocks; `dropping` of these will be free on acknowledgement; `claimed`
-    is promised to placed turns: used − dropping + claimed ≤ total (INV-01).
+    is promised to placed turns: used − dropping + claimed ≤ total (INV-01). `busy`: those of slots
+    that have a turn. `free` is a heap of slots that may be FREE (others are skipped), `idle` those
+    that keep KV without a turn, least recently used first.
     """
 
     __slots__ = (
         "bound",
+        "busy_blocks",
         "bytes_per_token",
         "can_cut",
         "claimed_blocks",
         "context_tokens",
         "draining",
         "dropping_blocks",
+        "free",
         "group",
         "id",
+        "idle",
         "index",
         "kv",
         "level",
@@ -318,11 +325,14 @@ class Card:
         self.running_max = 0
         self.total_blocks = 0
         self.used_blocks = 0
+        self.busy_blocks = 0
         self.dropping_blocks = 0
         self.claimed_blocks = 0
         self.context_tokens = 0
         self.bytes_per_token = 0
         self.slots: list[Slot] = []
+        self.free: list[SlotId] = []
+        self.idle: dict[SlotId, Slot] = {}
         self.bound: dict[TurnId, Turn] = {}
         self.placed: dict[TurnId, Turn] = {}
         self.level = 0

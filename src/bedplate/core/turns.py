@@ -15,11 +15,14 @@ from bedplate.core.events import (
 )
 from bedplate.core.ids import TurnId
 from bedplate.core.limits import BRANCH_QUEUE_MAX
+from bedplate.core.placement import untried
 from bedplate.core.retention import hold
 from bedplate.core.state import State
 from bedplate.core.states import RUNNING, WAITING, Group, Slot, Tenant, Turn
 from bedplate.core.units import SECOND_NS, blocks_for
 
+BUSY = ("capacity", "no_engine")
+"""Codes with which a card that is up says that it has no room."""
 GOOD_ENDS = ("stop", "length", "tool_calls")
 """Statuses after which the slot's KV is the branch's context."""
 
@@ -183,14 +186,18 @@ def _leave_line(turn: Turn) -> None:
 
 
 def failed(state: State, event: DispatchFailed) -> None:
-    """Run a turn elsewhere when nothing of it would be sent twice, else end it with the error."""
+    """Run a turn elsewhere when nothing of it would be sent twice, else end it with the error.
+
+    A card without room is not asked again for it: its client is told to come back.
+    """
     turn = _running(state, event.turn, event.attempt)
     if turn is None:
         return
     turn.out_tokens = max(turn.out_tokens, event.out_tokens)
     slot = leave_slot(state, turn)
     scrap_slot(state, slot)
-    if event.retryable:
+    turn.failed_on = (*turn.failed_on, slot.card.id)
+    if event.retryable and (event.code not in BUSY or untried(turn)):
         settle.retry(state, turn, event.code, f"card {slot.card.id} failed")
     else:
         settle.lose(state, turn, event.code, f"card {slot.card.id} failed")

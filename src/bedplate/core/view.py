@@ -103,7 +103,6 @@ def cards(base: Base) -> list[CardView]:
 
 def _card(base: Base, card: Card) -> CardView:
     block = base.state.policy.block_tokens
-    busy = sum(slot.blocks for slot in card.slots if slot.turn is not None)
     held = sum(1 for slot in card.slots if slot.branch is not None)
     _, _, prompt, cached, out = card.report
     return CardView(
@@ -118,7 +117,7 @@ def _card(base: Base, card: Card) -> CardView:
         slots=len(card.slots),
         slots_held=held,
         kv_used_tokens=card.used_blocks * block,
-        kv_running_tokens=busy * block,
+        kv_running_tokens=card.busy_blocks * block,
         kv_total_tokens=card.total_blocks * block,
         level=card.level,
         prompt_tokens_total=prompt,

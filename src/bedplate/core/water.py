@@ -15,8 +15,7 @@ HYSTERESIS_PERMILLE = 50
 def look(state: State) -> None:
     """Emit the alarms of the cards that changed in this step, and of the pool."""
     for card in state.touched.values():
-        busy = sum([slot.blocks for slot in card.slots if slot.turn is not None])
-        level = _level(state, busy, card.total_blocks, card.level)
+        level = _level(state, card.busy_blocks, card.total_blocks, card.level)
         if level != card.level:
             card.level = level
             state.emit(Alarm("card_kv", card.id, level))

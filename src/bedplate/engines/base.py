@@ -2,7 +2,7 @@
 
 An engine object lives in the gateway's process and owns one or more cards of one model. The runtime
 calls it; it tells the runtime about its cards through the `sink` given to `start`. Everything it
-raises is an `EngineError`, `PoolError` or `RequestError` of `bedplate.errors`.
+raises is an `EngineError`, `CapacityError`, `PoolError` or `RequestError` of `bedplate.errors`.
 
 Life of a turn at this seam:
 
@@ -145,7 +145,9 @@ class TurnRun:
 class Started(NamedTuple):
     """Prefill is done.
 
-    `cached_tokens` are the prompt tokens that were not computed again, as the engine measured.
+    `cached_tokens` are the prompt tokens that were not computed again, as the engine measured. An
+    engine with kv = "hints" may learn that at the end only: then it is what core expects, and
+    Finished has the measure.
     """
 
     prompt_tokens: int
@@ -178,6 +180,10 @@ class Finished:
     for further choices. `message` is the whole assistant message as the client would send it back,
     the form that recognition and transcripts hash. `kv_tokens`: tokens the slot now holds for the
     branch.
+
+    `out_tokens` are those of the whole answer: on a resumed run the `resume_tokens` delivered
+    before count too. `prompt_tokens` and `cached_tokens` are of what this run was prompted with,
+    which on a resumed run ends with the delivered part; the runtime takes that off again.
     """
 
     finish_reason: str
@@ -246,8 +252,15 @@ class Engine(Protocol):
         """Run the turn; yield everything at hand at once, never an empty sequence.
 
         Exactly one Started comes before the first Delta and exactly one Finished ends a good run.
-        Closing the iterator stops the engine within 1 s. Raises EngineLost, EngineTimeout,
-        EngineProtocolError, or RequestError where the engine refuses the request.
+        Closing the iterator stops the engine within 1 s.
+
+        Raises:
+            EngineLost: The card is gone or broke off. Another may take the turn.
+            CapacityError: The engine says that it has no room now (429, 503), with its Retry-After.
+                It is not the client's fault: another card may take the turn, and the client hears
+                of it only if none does.
+            EngineTimeout, EngineProtocolError: Another card would do no better.
+            RequestError: The engine refuses the request.
         """
         ...
 

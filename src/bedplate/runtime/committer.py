@@ -3,7 +3,8 @@
 A group is what one outermost `post` caused; it is never split over two transactions. The writer
 takes every group that waits, up to `_BATCH_RECORDS`, appends them as one transaction, reports the
 last durable sequence number to the loop, and goes on with what has gathered meanwhile. So a lone
-record is durable after one commit and a burst shares commits; there is no timer.
+record is durable after one commit and a burst shares commits; there is no timer. Once no group has
+come for `idle_s` the writer has the journal sign its tail, which the next append would do else.
 
 When the journal cannot be written (a full disk), the writer keeps its batch and tries again with
 growing pauses. The journal is *stalled* from the first failure, or once a record has waited for
@@ -32,6 +33,7 @@ _log = logging.getLogger(__name__)
 _BATCH_RECORDS = 4096
 _RETRY_FIRST_S = 0.1
 _RETRY_MAX_S = 2.0
+_SIGN_PAUSE_MAX_S = 60.0
 
 
 class Group(NamedTuple):
@@ -73,7 +75,9 @@ class _Waiter:
 class Committer:
     """The way of records to disk. All methods belong to the loop's thread."""
 
-    def __init__(self, journal: Journal, hooks: Hooks, *, stall_s: float = 2.0) -> None:
+    def __init__(
+        self, journal: Journal, hooks: Hooks, *, stall_s: float = 2.0, idle_s: float = 1.0
+    ) -> None:
         self.stats = CommitStats()
         self.stalled = False
         self.durable = journal.next_seq - 1
@@ -83,6 +87,7 @@ class Committer:
         self._journal = journal
         self._hooks = hooks
         self._stall_s = stall_s
+        self._idle_s = idle_s
         self._groups: queue.SimpleQueue[Group | None] = queue.SimpleQueue()
         self._waiters: list[_Waiter] = []
         self._pending_since: float | None = None
@@ -166,7 +171,7 @@ class Committer:
     def _write(self) -> None:
         try:
             while True:
-                group = self._groups.get()
+                group = self._next_group()
                 if group is None:
                     return
                 ending = self._append_with(group)
@@ -175,6 +180,21 @@ class Committer:
         except BaseException as error:  # noqa: BLE001 (the loop is told, and halts)
             _log.critical("the journal writer ended: %r", error)
             self._call(self._on_crash, error)
+
+    def _next_group(self) -> Group | None:
+        """Wait for a group, and sign what was appended when none comes; None is the end."""
+        pause_s = self._idle_s
+        while True:
+            try:
+                return self._groups.get(timeout=pause_s)
+            except queue.Empty:
+                pass
+            try:
+                self._journal.checkpoint()
+                return self._groups.get()
+            except (JournalError, OSError) as error:
+                _log.error("journal: its tail could not be signed yet: %s", error)
+                pause_s = min(2 * pause_s, _SIGN_PAUSE_MAX_S)
 
     def _append_with(self, group: Group) -> bool:
         """Append this group and all that wait behind it; True when the end was among them."""

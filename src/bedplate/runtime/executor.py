@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bedplate.core.actions import Dispatch
 from bedplate.core.events import DispatchFailed, Event, TokensEmitted, TurnEnded, TurnStarted
@@ -26,6 +26,7 @@ from bedplate.core.units import MILLISECOND_NS, SECOND_NS
 from bedplate.engines.base import Delta, Engine, Finished, Output, Started, TurnRun
 from bedplate.errors import (
     BedplateError,
+    CapacityError,
     EngineError,
     EngineLost,
     EngineProtocolError,
@@ -162,7 +163,8 @@ class Executor:
                     raise
                 self._conclude(live, run, _stopped(live, run))
         except BedplateError as error:
-            live.error = error
+            if not run.over:
+                live.error = error
             self._conclude(
                 live, run, _stopped(live, run) if run.stopping else _lost(live, run, error)
             )
@@ -184,6 +186,7 @@ class Executor:
                     continue
                 finished = self._deliver(live, run, outputs)
                 if finished is not None:
+                    finished = _of_turn(finished, run.delivered_before)
                     seq = self._conclude(live, run, _ended(live, run, finished))
                     stream.finish(finished, seq)
                 elif stream.full:
@@ -296,23 +299,27 @@ def _turn_run(live: LiveTurn, run: Run, action: Dispatch, deadline_s: float) -> 
     )
 
 
-def _ended(live: LiveTurn, run: Run, finished: Finished) -> TurnEnded:
-    """The engine's own count.
+def _of_turn(finished: Finished, delivered_before: int) -> Finished:
+    """Count a run's end as its turn's: client and bill are told the same.
 
-    A resumed attempt was prompted with what was delivered before; that is metered once, as output,
-    and the output is what all attempts delivered, whether its engine counts all of it or its part.
+    A resumed attempt was prompted with what was delivered before; that counts once, as output.
     """
-    prompt_tokens = max(0, finished.prompt_tokens - run.delivered_before)
-    out_tokens = finished.out_tokens
-    if run.delivered_before:
-        out_tokens = max(out_tokens, live.out_tokens)
+    if delivered_before == 0:
+        return finished
+    prompt_tokens = max(0, finished.prompt_tokens - delivered_before)
+    cached_tokens = min(finished.cached_tokens, prompt_tokens)
+    return replace(finished, prompt_tokens=prompt_tokens, cached_tokens=cached_tokens)
+
+
+def _ended(live: LiveTurn, run: Run, finished: Finished) -> TurnEnded:
+    """The engine's own count."""
     return TurnEnded(
         turn=live.call.turn,
         attempt=run.attempt,
         status="cancelled" if run.stopping else status_of(finished.finish_reason),
-        prompt_tokens=prompt_tokens,
-        cached_tokens=min(finished.cached_tokens, prompt_tokens),
-        out_tokens=out_tokens,
+        prompt_tokens=finished.prompt_tokens,
+        cached_tokens=finished.cached_tokens,
+        out_tokens=finished.out_tokens,
         kv_tokens=finished.kv_tokens,
         tool=tool_of(finished.message),
         exact=finished.exact,
@@ -345,7 +352,7 @@ def _stopped(live: LiveTurn, run: Run) -> Event:
 def _lost(
     live: LiveTurn, run: Run, error: BedplateError, *, retryable: bool | None = None
 ) -> DispatchFailed:
-    """Only an engine that was lost is worth another card: the others would answer the same."""
+    """A card that was lost or has no room is worth another; else it would answer the same."""
     if retryable is None:
-        retryable = isinstance(error, EngineLost)
+        retryable = isinstance(error, (EngineLost, CapacityError))
     return DispatchFailed(live.call.turn, run.attempt, error.code, retryable, live.out_tokens)

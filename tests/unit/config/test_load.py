@@ -12,6 +12,10 @@ from bedplate.core.limits import TenantPolicy, default_policy
 from bedplate.errors import ConfigError
 
 GIB = 1 << 30
+ENDPOINTS = (
+    '[[engine]]\nkind = "openai"\nname = "e"\nmodel = "m"\n'
+    'urls = ["http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1"]\n'
+)
 ENDPOINT = '[[engine]]\nkind = "openai"\nname = "e"\nmodel = "m"\nurl = "http://127.0.0.1:1/v1"\n'
 
 
@@ -200,7 +204,11 @@ def test_an_unknown_key_names_the_nearest(tmp_path: Path, text: str, expected: s
         ("[[engine]]\nkind = 'llamacpp'\nkv_type = 'q8_0'", "engine[0].kv_type"),
         ("[[engine]]\nkind = 'llamacpp'\ndigest = 'abc'", "engine[0].digest"),
         ("[[engine]]\nkind = 'llamacpp'\nrunning_max = 9", "engine[0]"),
-        ("[[engine]]\nkind = 'openai'\nname = 'a'\nmodel = 'm'", "engine[0].url"),
+        ("[[engine]]\nkind = 'openai'\nname = 'a'\nmodel = 'm'", "engine[0]"),
+        (ENDPOINT + 'urls = ["http://127.0.0.1:2/v1"]', "engine[0]"),
+        (ENDPOINTS.replace(":2/", ":1/"), "engine[0]"),
+        (ENDPOINTS.replace("http://127.0.0.1:2/v1", "10.0.0.7"), "engine[0].urls[1]"),
+        (ENDPOINT + '[engine.capabilities]\nkv = "full"', "engine[0].capabilities.kv"),
         (ENDPOINT.replace("127", "user:pass@127"), "engine[0].url"),
         ("engine = []", "engine"),
         ("[[tenant]]\nid = 'a b'", "tenant[0].id"),
@@ -225,11 +233,24 @@ def test_every_fault_is_reported(tmp_path: Path) -> None:
     [
         (ENDPOINT + ENDPOINT.replace('"m"', '"m2"'), 'engine.name "e" is used twice'),
         (ENDPOINT + ENDPOINT.replace('"e"', '"e2"'), 'engine.model "m" is used twice'),
+        (
+            ENDPOINTS + ENDPOINT.replace('"m"', '"m2"').replace('"e"', '"e-1"'),
+            'card "e-1" is used twice',
+        ),
         ('[[tenant]]\nid = "a"\n[[tenant]]\nid = "a"\n', 'tenant.id "a" is used twice'),
     ],
 )
 def test_names_are_unique(tmp_path: Path, text: str, expected: str) -> None:
     assert message(tmp_path, text).startswith(expected)
+
+
+def test_each_endpoint_is_a_card(tmp_path: Path) -> None:
+    one, several = (load_text(tmp_path, text).engines[0] for text in (ENDPOINT, ENDPOINTS))
+    assert isinstance(one, OpenaiEngine)
+    assert isinstance(several, OpenaiEngine)
+    assert (one.addresses, one.card_names) == (("http://127.0.0.1:1/v1",), ("e",))
+    assert several.addresses == ("http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1")
+    assert several.card_names == ("e-0", "e-1")
 
 
 def test_a_file_that_is_not_there_or_not_toml(tmp_path: Path) -> None:

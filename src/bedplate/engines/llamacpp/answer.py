@@ -101,6 +101,7 @@ class Answer:
         self._delivered = earlier
         self._fragments = fragments
         self._earlier_ids = list(earlier.ids)
+        self._earlier_tokens = earlier.tokens
         self._earlier_exact = earlier.exact
         self._text = [earlier.text]
         self._parser = CallParser() if tools else None
@@ -255,7 +256,7 @@ class Answer:
             finish_reason=reason,
             prompt_tokens=self._prompt_tokens,
             cached_tokens=int(final["timings"]["cache_n"]),
-            out_tokens=self._counted,
+            out_tokens=self._earlier_tokens + self._counted,
             kv_tokens=int(final["tokens_cached"]),
             exact=True,
             message=message,

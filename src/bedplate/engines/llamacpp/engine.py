@@ -273,9 +273,10 @@ class LlamaCppEngine:
 def _all_delivered(payload: PromptIds, prompt_tokens: int) -> list[Output]:
     """Return the end of a turn whose card was lost after its last token and before its end."""
     message = {"role": "assistant", "content": payload.delivered.text}
+    tokens = payload.delivered.tokens
     return [
         Started(prompt_tokens, 0),
-        Finished("length", prompt_tokens, 0, 0, 0, exact=True, message=message),
+        Finished("length", prompt_tokens, 0, tokens, 0, exact=True, message=message),
     ]
 
 

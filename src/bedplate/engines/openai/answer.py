@@ -105,12 +105,15 @@ class Answer:
                     self._read(choice, deltas)
         return deltas
 
-    def finished(self, prompt_tokens: int, delivered: str) -> Finished:
+    def finished(
+        self, prompt_tokens: int, delivered: str, *, delivered_tokens: int = 0
+    ) -> Finished:
         """Return the end of a complete answer.
 
         Args:
             prompt_tokens: The estimate, for an engine that sent no usage.
             delivered: Text of earlier attempts, which the message begins with.
+            delivered_tokens: Its tokens, which the answer's count includes.
         """
         assert self.complete
         usage = self.usage or Usage(prompt_tokens, 0, self.tokens)
@@ -121,9 +124,9 @@ class Answer:
             finish_reason=reasons[0],
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
-            out_tokens=usage.out_tokens,
+            out_tokens=delivered_tokens + usage.out_tokens,
             kv_tokens=usage.prompt_tokens + (usage.out_tokens if one else 0),
-            exact=self.usage is not None,
+            exact=self.usage is not None and delivered_tokens == 0,
             message=self._message(first, delivered),
             others=tuple(reasons[1:]),
         )

@@ -99,8 +99,14 @@ class Health:
             self._hurry.clear()
             await self.probe()
 
-    def suspect(self) -> None:
-        """Probe soon: a turn could not reach the endpoint."""
+    def suspect(self, problem: str, *, refused: bool) -> None:
+        """Probe soon: a turn lost its connection.
+
+        One that was refused a connection takes the card down before the turn is tried again, so
+        that it is not tried here.
+        """
+        if refused and self.up:
+            self._failed(problem, at_once=True)
         self._hurry.set()
 
     async def probe(self) -> None:

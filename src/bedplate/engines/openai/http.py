@@ -1,17 +1,21 @@
-"""The HTTP client of one endpoint: one session, keep-alive, errors mapped, nothing leaked.
+"""The HTTP client of one endpoint: bounded pools, keep-alive, errors mapped, nothing leaked.
+
+Turns, calls that are no turns, and probes have a pool each: none can keep the others waiting.
 
 A connection is used again only after a whole answer. It is dropped when idle for longer than
 KEEP_ALIVE_S, which is less than what most servers allow. A server may still close it at the moment
 a request is sent on it (llama.cpp's does so after each stream): the request then goes out again on
-another connection, as it cannot have begun. On a new one a break is a failure like any other.
+another connection, as it cannot have begun. A break on a new one, or later than STALE_S, is a
+failure like any other: the server may have begun, and who runs the turn next is for core to say.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
-from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Protocol
 
 import aiohttp
 import orjson
@@ -27,64 +31,87 @@ _LOG = logging.getLogger(__name__)
 KEEP_ALIVE_S = 3.0
 DRAIN_S = 1.0
 ERROR_BYTES_MAX = 64 << 10
+CALLS_MAX = 32
+"""Connections for tokenizing and embedding; more calls wait for one of them."""
+PROBES_MAX = 2
+STALE_S = 1.0
+"""Time within which a server that closed a kept connection shows it."""
 STALE_MAX = 64
 """Closed connections that one request may meet before it gives up."""
+_UNREACHABLE = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH})
 _CLOSED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 FAILURES = (aiohttp.ClientError, OSError, TimeoutError)
 """What a connection can raise; `HttpClient.failed` maps all of it."""
 
 
-class _Sent:
-    """How one request went out: `reused` is True on a connection that had served before."""
+class Broken(Protocol):
+    """Told of a failed connection; `refused`: nobody listens at the address."""
 
-    __slots__ = ("reused",)
+    def __call__(self, problem: str, *, refused: bool) -> None:
+        """Take note."""
+        ...
+
+
+class _Sent:
+    """When a request went out on a connection that had served before; None on a new one."""
+
+    __slots__ = ("reused_s",)
 
     def __init__(self) -> None:
-        self.reused = False
+        self.reused_s: float | None = None
+
+    @property
+    def on_stale(self) -> bool:
+        """Tell whether a break now means that the connection was closed before the request."""
+        now_s = asyncio.get_running_loop().time()
+        return self.reused_s is not None and now_s - self.reused_s <= STALE_S
 
 
 class HttpClient:
     """Posts JSON to one endpoint.
 
-    `suspect` is called when a connection failed, so that whoever watches the endpoint looks soon.
+    `broken` is called when a connection failed, so that whoever watches the endpoint looks soon.
+    At most one turn a slot runs there, so that many connections serve them.
     """
 
-    def __init__(self, settings: OpenaiEngine, suspect: Callable[[], None]) -> None:
+    def __init__(self, settings: OpenaiEngine, name: str, broken: Broken) -> None:
         self.headers = CIMultiDict({"Content-Type": "application/json"})
-        self._name = settings.name
+        self._name = name
         self._settings = settings
-        self._suspect = suspect
+        self._broken = broken
         self._secret = settings.api_key.get_secret_value() if settings.api_key else ""
         if self._secret:
             self.headers["Authorization"] = f"Bearer {self._secret}"
-        self._session: aiohttp.ClientSession | None = None
+        self._sessions: tuple[aiohttp.ClientSession, ...] = ()
 
-    def open(self) -> aiohttp.ClientSession:
-        """Make the session, in the running loop."""
-        assert self._session is None
-        trace = aiohttp.TraceConfig()
-        trace.on_connection_reuseconn.append(_note_reuse)
-        self._session = aiohttp.ClientSession(
-            trace_configs=[trace],
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=("User-Agent", "Accept-Encoding"),
-        )
-        return self._session
+    @property
+    def probes(self) -> aiohttp.ClientSession:
+        """The session for probes."""
+        assert self._sessions, "open the client first"
+        return self._sessions[2]
+
+    def open(self) -> None:
+        """Make the sessions, in the running loop."""
+        assert not self._sessions
+        limits = (self._settings.slots, CALLS_MAX, PROBES_MAX)
+        self._sessions = tuple(_session(limit) for limit in limits)
 
     async def close(self) -> None:
         """Close every connection."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        sessions, self._sessions = self._sessions, ()
+        for session in sessions:
+            await session.close()
 
-    async def post(self, url: URL, body: JsonObject, *, total_s: float) -> aiohttp.ClientResponse:
+    async def post(
+        self, url: URL, body: JsonObject, *, total_s: float, is_turn: bool = True
+    ) -> aiohttp.ClientResponse:
         """Send a request; return when the headers of its answer are there.
 
         Cancelling closes the connection. Raises what aiohttp raises: see `failed`.
         """
-        if self._session is None:
+        if not self._sessions:
             raise EngineLost(f"engine {self._name} is not started")
+        session = self._sessions[0 if is_turn else 1]
         data = orjson.dumps(body)
         timeout = aiohttp.ClientTimeout(
             total=total_s,
@@ -95,7 +122,7 @@ class HttpClient:
         while True:
             sent = _Sent()
             try:
-                return await self._session.post(
+                return await session.post(
                     url,
                     data=data,
                     headers=self.headers,
@@ -105,7 +132,7 @@ class HttpClient:
                 )
             except _CLOSED:
                 stale += 1
-                if not sent.reused or stale > STALE_MAX:
+                if not sent.on_stale or stale > STALE_MAX:
                     raise
 
     async def post_json(self, url: URL, body: JsonObject) -> JsonObject:
@@ -115,7 +142,9 @@ class HttpClient:
             EngineError, RequestError, CapacityError: By what the endpoint did; see `faults`.
         """
         try:
-            response = await self.post(url, body, total_s=self._settings.timeout_seconds)
+            response = await self.post(
+                url, body, total_s=self._settings.timeout_seconds, is_turn=False
+            )
             if response.status != 200:
                 raise (await self.refusal(response)).error(self._name)
             try:
@@ -157,9 +186,23 @@ class HttpClient:
 
     def failed(self, error: Exception) -> BedplateError:
         """Return the error to raise for one of FAILURES."""
-        if isinstance(error, aiohttp.ClientConnectionError):
-            self._suspect()
+        if isinstance(error, aiohttp.ClientConnectorError):
+            problem = f"takes no connection: {error.strerror or 'unreachable'}"
+            self._broken(problem, refused=error.errno in _UNREACHABLE)
+        elif isinstance(error, aiohttp.ClientConnectionError):
+            self._broken("broke a connection off", refused=False)
         return faults.of_transport(error, self._name)
+
+
+def _session(limit: int) -> aiohttp.ClientSession:
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_reuseconn.append(_note_reuse)
+    return aiohttp.ClientSession(
+        trace_configs=[trace],
+        connector=aiohttp.TCPConnector(limit=limit, keepalive_timeout=KEEP_ALIVE_S),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=("User-Agent", "Accept-Encoding"),
+    )
 
 
 async def _note_reuse(
@@ -168,4 +211,4 @@ async def _note_reuse(
     _params: aiohttp.TraceConnectionReuseconnParams,
 ) -> None:
     if isinstance(context.trace_request_ctx, _Sent):
-        context.trace_request_ctx.reused = True
+        context.trace_request_ctx.reused_s = asyncio.get_running_loop().time()
