@@ -1,5 +1,7 @@
 """The command: `python -m bench list`, `python -m bench run NAME [--json] [--quick]`.
 
+NAME may be `all`: every bench in turn, with `--json` one document a line.
+
 A missed target is reported and is no failure. A part that cannot be measured is: it is named, what
 the other parts found is still printed and kept, and the exit status is 1.
 """
@@ -25,6 +27,7 @@ from bench.harness.report import as_json, as_text, listing
 from bench.harness.run import Bench, BenchError, Run
 
 CACHE = Path.home() / ".cache" / "bedplate-bench"
+ALL = "all"
 USER_ERROR = 2
 FAILURE = 1
 
@@ -53,12 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.write(listing(benches) + "\n")
         return 0
     try:
-        bench = registry.load(given.name)
-        parts = _chosen(bench, given.part)
+        benches = [registry.load(name) for name in _names(given.name)]
+        chosen = [_chosen(bench, given.part) for bench in benches]
     except KeyError as error:
         sys.stderr.write(f"bench: {error.args[0]}\n")
         return USER_ERROR
-    return _run(bench, parts, given)
+    return max(_run(bench, parts, given) for bench, parts in zip(benches, chosen, strict=True))
 
 
 def _run(bench: Bench, parts: Sequence[str], given: argparse.Namespace) -> int:
@@ -111,6 +114,10 @@ def _run(bench: Bench, parts: Sequence[str], given: argparse.Namespace) -> int:
     return FAILURE if failures else 0
 
 
+def _names(name: str) -> tuple[str, ...]:
+    return registry.NAMES if name == ALL else (name,)
+
+
 def _chosen(bench: Bench, names: Sequence[str]) -> list[str]:
     known = [part.name for part in bench.parts]
     for name in names:
@@ -125,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     lister = commands.add_parser("list", help="show every bench and its claims")
     lister.add_argument("--json", action="store_true", help="print one JSON document")
     runner = commands.add_parser("run", help="run a bench and print its claims")
-    runner.add_argument("name", metavar="NAME", help="as `list` shows it")
+    runner.add_argument("name", metavar="NAME", help="as `list` shows it, or all")
     runner.add_argument("--json", action="store_true", help="print the claims as one JSON document")
     runner.add_argument(
         "--quick", action="store_true", help="small sizes: shows that it runs, proves no figure"

@@ -21,9 +21,10 @@ from bench.load.workload import Workload
 class Job:
     """What `python -m bench.load` is told.
 
-    `turns` is the length of each session. Closed: `connections` clients until `warm_s + measure_s`
-    are over, or until `sessions` sessions are done where that is not 0. Open: `rate` a second for
-    that time, `arrivals` poisson or even, drawn from `seed`. `keys` are credentials, in turn.
+    Each session has `turns` turns, the first of them with number `first_turn`. Closed:
+    `connections` clients until `warm_s + measure_s` are over, or until `sessions` sessions are done
+    where that is not 0. Open: `rate` a second for that time, `arrivals` poisson or even, drawn from
+    `seed`. `keys` are credentials, in turn.
     """
 
     host: str
@@ -33,6 +34,7 @@ class Job:
     mode: str = "closed"
     connections: int = 32
     turns: int = 1
+    first_turn: int = 0
     sessions: int = 0
     first_session: int = 0
     warm_s: float = 1.0
@@ -121,7 +123,7 @@ class Driver:
         begin, end = window
         try:
             for session in numbers:
-                for turn in range(self._job.turns):
+                for turn in range(self._job.first_turn, self._job.first_turn + self._job.turns):
                     sent = time.perf_counter()
                     if sent >= end:
                         return

@@ -18,6 +18,8 @@ from bench.subjects.bedplate import Bedplate
 
 CONNECTIONS = 32
 STEP = 2_000
+AWAKENED = 100
+"""Sessions that go on at the end, to show that they were remembered."""
 FULL, QUICK = 20_000, 6_000
 
 
@@ -52,7 +54,10 @@ def _grow(site: Site, most: int, *, label: str) -> dict[int, int]:
             if count in (STEP, most) or count == most // 2 // STEP * STEP:
                 curve[count] = ours.collected_rss(target.process)
                 _check_held(target, count)
-    check_books(ours.data_dir, most)
+        drive(target, label=label, connections=CONNECTIONS, sessions=AWAKENED, first_turn=1)
+    books = check_books(ours.data_dir, most + AWAKENED)
+    if books["placed"] != {"new": most, "extend": AWAKENED}:
+        raise BenchError(f"sessions were not remembered: {books['placed']}")
     return curve
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,9 @@ from bedplate.gateway.parts import Parts
 from bedplate.gateway.recognition import Recogniser
 from bedplate.gateway.server import GatewayServer
 from tests.fakes.talking_engine import FakeRuntime, FakeView, TalkingEngine
+
+USER = {"role": "user", "content": "hi"}
+CHAT = "/v1/chat/completions"
 
 
 @dataclass
@@ -99,3 +104,15 @@ async def http(world: World, key: str | None = None) -> AsyncIterator[aiohttp.Cl
     headers = {"authorization": f"Bearer {key or world.acme}"}
     async with aiohttp.ClientSession(world.url, headers=headers) as session:
         yield session
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    """Return the smallest chat completion request, with these fields."""
+    return {"model": "m", "messages": [USER], **fields}
+
+
+async def until(true: Callable[[], object], *, within_s: float = 5.0) -> None:
+    end = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < end, "did not happen in time"
+        await asyncio.sleep(0.005)

@@ -155,15 +155,16 @@ class ThreadedEngine:
 
     def __enter__(self) -> str:
         self._thread.start()
-        return self._call(self.engine.start())
+        return self.call(self.engine.start())
 
     def __exit__(self, *exc: object) -> None:
-        self._call(self.engine.stop())
+        self.call(self.engine.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    def _call(self, coroutine: Any) -> Any:
+    def call(self, coroutine: Any) -> Any:
+        """Run a coroutine of the engine on its thread; return its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
 
 

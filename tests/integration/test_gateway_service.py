@@ -22,10 +22,8 @@ from bedplate.gateway.keys import KeyStore
 from bedplate.gateway.server import GatewayServer
 from bedplate.journal import Journal
 from bedplate.runtime.service import Service
+from tests.fakes.gateway_world import CHAT, USER, body, until
 from tests.fakes.talking_engine import Script, TalkingEngine
-
-USER = {"role": "user", "content": "hi"}
-CHAT = "/v1/chat/completions"
 
 
 @dataclass
@@ -70,17 +68,6 @@ async def running(folder: Path, **limits: int) -> AsyncIterator[World]:
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with running(tmp_path) as made:
         yield made
-
-
-def body(**fields: Any) -> dict[str, Any]:
-    return {"model": "m", "messages": [USER], **fields}
-
-
-async def until(true: Any) -> None:
-    end = time.monotonic() + 5
-    while not true():
-        assert time.monotonic() < end, "did not happen in time"
-        await asyncio.sleep(0.005)
 
 
 async def test_three_turns_are_one_session_and_leave_one_record(world: World):

@@ -346,5 +346,3 @@ class VirtualCard:
 
     def _ms(self, low: int, high: int) -> int:
         return self.rng.randint(low, high) * MILLISECOND_NS
-
-

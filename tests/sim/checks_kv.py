@@ -58,9 +58,7 @@ class SlotOrder(Check):
         if not slot.empty:
             self.need(slot.known, f"{action}: slot holds the remains of a failed turn")
             holder = (slot.session, slot.branch)
-            self.need(
-                holder == (action.session, action.branch), f"{action}: slot holds {holder}"
-            )
+            self.need(holder == (action.session, action.branch), f"{action}: slot holds {holder}")
 
 
 class Prefix(Check):
@@ -106,9 +104,7 @@ class Thrift(Check):
         reuse = turn.arrived.reuse_tokens
         if held <= reuse and usable(slot.tokens, turn.prompt, can_cut=False) >= held - 1:
             least = min(held, turn.arrived.prompt_tokens - 1)
-            self.need(
-                action.expect_cached_tokens >= least, f"{action}: {least} tokens are there"
-            )
+            self.need(action.expect_cached_tokens >= least, f"{action}: {least} tokens are there")
 
 
 class Tenants(Check):
@@ -238,9 +234,7 @@ class Retention(Check):
             if slot is dropped or slot.op or slot.turn or not slot.tokens or not slot.clean:
                 continue
             if self._at_rest(slot) and self._expired(slot, surely=True):
-                self.need(
-                    False, f"{action} takes a held copy; slot {number} is clean and expired"
-                )
+                self.need(False, f"{action} takes a held copy; slot {number} is clean and expired")
 
     def _at_rest(self, slot: Slot) -> bool:
         """A resident of a living session that nobody waits for."""
@@ -250,9 +244,7 @@ class Retention(Check):
         session = self.book.sessions[slot.session]
         if session.closed or not session.alive:
             return False
-        return not any(
-            turn.arrived.session == slot.session for turn in self.book.live_turns()
-        )
+        return not any(turn.arrived.session == slot.session for turn in self.book.live_turns())
 
     def _expired(self, slot: Slot, *, surely: bool) -> bool:
         assert self.book.policy is not None

@@ -201,7 +201,8 @@ class Refusals(Check):
         return sum(
             1
             for turn in self.book.open.values()
-            if turn.waiting and (turn.arrived.tenant, turn.arrived.lane) == (event.tenant, event.lane)
+            if turn.waiting
+            and (turn.arrived.tenant, turn.arrived.lane) == (event.tenant, event.lane)
         )
 
     def _queue_max(self, event: ev.TurnArrived) -> int:
@@ -220,9 +221,7 @@ class Refusals(Check):
         if tenant.inflight_max:
             if sum(1 for turn in mine if turn.accepted and not turn.over) >= tenant.inflight_max:
                 return True
-        recent = [
-            turn for turn in mine if turn.accepted and book.now - turn.at_ns <= 2 * MINUTE_NS
-        ]
+        recent = [turn for turn in mine if turn.accepted and book.now - turn.at_ns <= 2 * MINUTE_NS]
         requests, tokens = tenant.requests_per_minute, tenant.tokens_per_minute
         if requests and sum(book.now - t.at_ns <= MINUTE_NS for t in recent) >= requests - 1:
             return True
@@ -271,7 +270,9 @@ class Metering(Check):
         )
         self.need(action.attempts == turn.attempts, f"{action}: {turn.attempts} attempts")
         self.need(action.out_tokens == turn.delivered, f"{action}: {turn.delivered} came out")
-        self.need(action.cached_tokens <= max(0, action.prompt_tokens), f"{action}: cached > prompt")
+        self.need(
+            action.cached_tokens <= max(0, action.prompt_tokens), f"{action}: cached > prompt"
+        )
         if turn.attempts:
             self.need(action.card == turn.card, f"{action}: ran on {turn.card}")
         end = turn.ended

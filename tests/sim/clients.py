@@ -115,7 +115,9 @@ class Crowd:
         self.calls[turn] = Call(arrived, prompt, self.rng.randint(1, self.options.limit_max))
         agent.busy += 1
         if self._chance(self.options.faults.cancel):
-            self._soon(self.rng.choice((0, self._ms(0, 3_000), self._ms(0, 60_000))), self._cancels(turn))
+            self._soon(
+                self.rng.choice((0, self._ms(0, 3_000), self._ms(0, 60_000))), self._cancels(turn)
+            )
         return arrived
 
     def _cancels(self, turn: TurnId) -> Fire:

@@ -10,7 +10,7 @@ from bedplate.core.actions import Action
 from bedplate.core.base import Base
 from bedplate.core.events import Event
 from bedplate.core.snapshot import restore, snapshot
-from tests.sim.checkers import CheckFailed, Checkers
+from tests.sim.checkers import Checkers, CheckFailed
 from tests.sim.options import Options, draw
 from tests.sim.world import Result, World
 

@@ -116,10 +116,10 @@ class Naive:
     def _refusal(self, event: ev.TurnArrived, room: int) -> str:
         policy = self.policy
         assert policy is not None
-        tenant = next((t for t in policy.tenants if t.tenant == event.tenant), policy.default_tenant)
-        mine = [
-            j for j in self.jobs.values() if not j.over and j.arrived.tenant == event.tenant
-        ]
+        tenant = next(
+            (t for t in policy.tenants if t.tenant == event.tenant), policy.default_tenant
+        )
+        mine = [j for j in self.jobs.values() if not j.over and j.arrived.tenant == event.tenant]
         waiting = sum(1 for j in mine if j.place is None and j.arrived.lane == event.lane)
         if self.closing:
             return "draining"
@@ -208,8 +208,11 @@ class Naive:
         blocked = job.out > 0 and not job.arrived.resumable
         if job.cancelled:
             self._settle(job, "cancelled", 0, 0)
-        elif not retryable or blocked or job.attempts >= DISPATCH_ATTEMPTS_MAX or (
-            job.out >= job.limit
+        elif (
+            not retryable
+            or blocked
+            or job.attempts >= DISPATCH_ATTEMPTS_MAX
+            or (job.out >= job.limit)
         ):
             self.out.append(act.FailTurn(job.arrived.turn, "engine_lost", ""))
             self._settle(job, "engine_lost", 0, 0)
@@ -268,7 +271,9 @@ class Naive:
         others = [j for j in self.jobs.values() if not j.over and j is not job]
         if any((j.arrived.session, j.arrived.branch) == key and j.place for j in others):
             return
-        tenant = next((t for t in policy.tenants if t.tenant == first.tenant), policy.default_tenant)
+        tenant = next(
+            (t for t in policy.tenants if t.tenant == first.tenant), policy.default_tenant
+        )
         busy = sum(1 for j in others if j.place and j.arrived.tenant == first.tenant)
         if tenant.running_max and busy >= tenant.running_max:
             return

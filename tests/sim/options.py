@@ -118,9 +118,7 @@ def _card(rng: random.Random, number: int, models: tuple[ModelId, ...]) -> CardU
     )
 
 
-def _policy(
-    rng: random.Random, *, block: int, pool: int, tenants: tuple[TenantId, ...]
-) -> Policy:
+def _policy(rng: random.Random, *, block: int, pool: int, tenants: tuple[TenantId, ...]) -> Policy:
     lanes = tuple(
         LanePolicy(
             admit_permille=permille,

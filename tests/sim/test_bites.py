@@ -8,10 +8,19 @@ import pytest
 
 from bedplate.core import actions as act
 from bedplate.core import events as ev
-from bedplate.core.ids import BranchId, CardId, EntryId, ModelId, SessionId, SlotId, TenantId, TurnId
+from bedplate.core.ids import (
+    BranchId,
+    CardId,
+    EntryId,
+    ModelId,
+    SessionId,
+    SlotId,
+    TenantId,
+    TurnId,
+)
 from bedplate.core.limits import LanePolicy, Policy, TenantPolicy
 from bedplate.core.units import MINUTE_NS, SECOND_NS
-from tests.sim.checkers import CheckFailed, Checkers
+from tests.sim.checkers import Checkers, CheckFailed
 from tests.sim.checks_order import Order
 
 Step = tuple[ev.Event, Sequence[act.Action]]
@@ -115,161 +124,342 @@ MORE = arrives("b", prompt_tokens=30, reuse_tokens=25)
 CUT = arrives("b", prompt_tokens=30, reuse_tokens=10)
 
 WRONG: dict[str, tuple[str, list[Step]]] = {
-    "room: running turns": ("card-room", [
-        (UP[0]), (card(kv_tokens=40), []),
-        (arrives("a"), [runs("a")]), (arrives("b", "r"), [runs("b", "r", 1)]),
-    ]),
-    "room: idle copy beside": ("card-room", [
-        (UP[0]), (card(kv_tokens=40), []), *ONE[2:], (arrives("b", "r"), [runs("b", "r", 1)]),
-    ]),
-    "room: drop not acknowledged": ("card-room", [
-        (UP[0]), (card(kv_tokens=40), []), *ONE[2:],
-        (arrives("b", "r"), [drops(), runs("b", "r", 1)]),
-    ]),
-    "room: load longer than the turn": ("card-room", [
-        (UP[0]), (card(kv_tokens=45), []), *KEPT[2:], (arrives("b", "r"), [drops()]),
-        (ev.KvDropped(CardId("c"), SlotId(0)), [runs("b", "r"), loads()]),
-    ]),
-    "slot: two turns": ("slot-order", [*UP, (arrives("a"), [runs("a")]),
-                                       (arrives("b", "r"), [runs("b", "r")])]),
+    "room: running turns": (
+        "card-room",
+        [
+            (UP[0]),
+            (card(kv_tokens=40), []),
+            (arrives("a"), [runs("a")]),
+            (arrives("b", "r"), [runs("b", "r", 1)]),
+        ],
+    ),
+    "room: idle copy beside": (
+        "card-room",
+        [
+            (UP[0]),
+            (card(kv_tokens=40), []),
+            *ONE[2:],
+            (arrives("b", "r"), [runs("b", "r", 1)]),
+        ],
+    ),
+    "room: drop not acknowledged": (
+        "card-room",
+        [
+            (UP[0]),
+            (card(kv_tokens=40), []),
+            *ONE[2:],
+            (arrives("b", "r"), [drops(), runs("b", "r", 1)]),
+        ],
+    ),
+    "room: load longer than the turn": (
+        "card-room",
+        [
+            (UP[0]),
+            (card(kv_tokens=45), []),
+            *KEPT[2:],
+            (arrives("b", "r"), [drops()]),
+            (ev.KvDropped(CardId("c"), SlotId(0)), [runs("b", "r"), loads()]),
+        ],
+    ),
+    "slot: two turns": (
+        "slot-order",
+        [*UP, (arrives("a"), [runs("a")]), (arrives("b", "r"), [runs("b", "r")])],
+    ),
     "slot: foreign KV in it": ("slot-order", [*ONE, (arrives("b", "r"), [runs("b", "r")])]),
     "slot: load into a full one": ("slot-order", also(KEPT, loads(slot=0))),
     "slot: dispatch during a load": ("slot-order", [*KEPT, (MORE, [loads(), runs("b", slot=1)])]),
     "slot: dispatch during a store": ("slot-order", [*ONE, (MORE, [stores(), runs("b")])]),
-    "slot: dispatch before dropped": ("slot-order", [
-        *ONE, (arrives("b", "r"), [drops(), runs("b", "r")])]),
+    "slot: dispatch before dropped": (
+        "slot-order",
+        [*ONE, (arrives("b", "r"), [drops(), runs("b", "r")])],
+    ),
     "slot: drop under a turn": ("slot-order", [*UP, (arrives("a"), [runs("a"), drops()])]),
     "slot: store of nothing": ("slot-order", also(UP, stores())),
     "slot: store under a wrong name": ("slot-order", also(ONE, stores(session="r"))),
-    "slot: remains of a failed turn": ("slot-order", [
-        *UP, (arrives("a"), [runs("a")]),
-        (ev.DispatchFailed(TurnId("a"), 1, "engine_error", True, 0), [runs("a", attempt=2)])]),
-    "slot: card is down": ("slot-order", [
-        *UP, (ev.CardDown(CardId("c"), "x"), []), (arrives("a"), [runs("a")])]),
-    "slot: card is draining": ("slot-order", [
-        *UP, (ev.CardDraining(CardId("c"), True), []), (arrives("a"), [runs("a")])]),
+    "slot: remains of a failed turn": (
+        "slot-order",
+        [
+            *UP,
+            (arrives("a"), [runs("a")]),
+            (ev.DispatchFailed(TurnId("a"), 1, "engine_error", True, 0), [runs("a", attempt=2)]),
+        ],
+    ),
+    "slot: card is down": (
+        "slot-order",
+        [*UP, (ev.CardDown(CardId("c"), "x"), []), (arrives("a"), [runs("a")])],
+    ),
+    "slot: card is draining": (
+        "slot-order",
+        [*UP, (ev.CardDraining(CardId("c"), True), []), (arrives("a"), [runs("a")])],
+    ),
     "slot: no such slot": ("slot-order", [*UP, (arrives("a"), [runs("a", slot=3)])]),
-    "slot: move on a card without moves": ("slot-order", also([UP[0], (card(kv="hints"), [])], drops())),
+    "slot: move on a card without moves": (
+        "slot-order",
+        also([UP[0], (card(kv="hints"), [])], drops()),
+    ),
     "prefix: cold slot": ("prefix", [*UP, (arrives("a"), [runs("a", expect_cached_tokens=1)])]),
     "prefix: beyond the cut": ("prefix", [*ONE, (CUT, [runs("b", expect_cached_tokens=25)])]),
-    "prefix: cut where none is possible": ("prefix", [
-        UP[0], (card(can_cut=False), []), *ONE[2:], (CUT, [runs("b", expect_cached_tokens=10)])]),
-    "prefix: not loaded": ("prefix", [*ONE, (MORE, [runs("b", expect_cached_tokens=25, loaded=True)])]),
+    "prefix: cut where none is possible": (
+        "prefix",
+        [UP[0], (card(can_cut=False), []), *ONE[2:], (CUT, [runs("b", expect_cached_tokens=10)])],
+    ),
+    "prefix: not loaded": (
+        "prefix",
+        [*ONE, (MORE, [runs("b", expect_cached_tokens=25, loaded=True)])],
+    ),
     "thrift: warm slot taken for cold": ("thrift", [*ONE, (MORE, [runs("b")])]),
-    "tenants: entry of another session": ("tenants", [
-        *KEPT, (arrives("b", "r"), [loads(session="r")])]),
-    "tenants: entry that is being deleted": ("tenants", [
-        *KEPT, (MORE, [act.DropEntry(EntryId(1)), loads()])]),
+    "tenants: entry of another session": (
+        "tenants",
+        [*KEPT, (arrives("b", "r"), [loads(session="r")])],
+    ),
+    "tenants: entry that is being deleted": (
+        "tenants",
+        [*KEPT, (MORE, [act.DropEntry(EntryId(1)), loads()])],
+    ),
     "tenants: entry that is not there yet": ("tenants", [*ONE, (MORE, [stores(), loads()])]),
-    "tenants: card of another model": ("tenants", [
-        UP[0], (card(model=ModelId("other")), []), (arrives("a"), [runs("a")])]),
-    "pool: over its cap": ("pool-cap", [
-        (ev.PolicyChanged(POLICY._replace(pool_bytes_max=24_000)), []), *ONE[1:],
-        (TICK[0], [stores()])]),
-    "pool: over the tenant's cap": ("pool-cap", [
-        *UP,
-        (arrives("a", tenant=TenantId("few"), limit_tokens=25), [runs("a", limit_tokens=25)]),
-        (ends("a", out_tokens=25, kv_tokens=45),
-         [settles("a", tenant=TenantId("few"), out_tokens=25), stores(tenant="few")])]),
+    "tenants: card of another model": (
+        "tenants",
+        [UP[0], (card(model=ModelId("other")), []), (arrives("a"), [runs("a")])],
+    ),
+    "pool: over its cap": (
+        "pool-cap",
+        [
+            (ev.PolicyChanged(POLICY._replace(pool_bytes_max=24_000)), []),
+            *ONE[1:],
+            (TICK[0], [stores()]),
+        ],
+    ),
+    "pool: over the tenant's cap": (
+        "pool-cap",
+        [
+            *UP,
+            (arrives("a", tenant=TenantId("few"), limit_tokens=25), [runs("a", limit_tokens=25)]),
+            (
+                ends("a", out_tokens=25, kv_tokens=45),
+                [settles("a", tenant=TenantId("few"), out_tokens=25), stores(tenant="few")],
+            ),
+        ],
+    ),
     "pool: entry id used twice": ("pool-cap", [*KEPT, (MORE, [stores(entry=1)])]),
-    "pool: deleted during its load": ("pool-cap", [
-        *KEPT, (MORE, [loads(), act.DropEntry(EntryId(1))])]),
-    "pool: deleted twice": ("pool-cap", also(KEPT, act.DropEntry(EntryId(1)), act.DropEntry(EntryId(1)))),
-    "retention: held before expired": ("retention", [
-        *KEPT, *[TICK] * 32,
-        (arrives("b", "r"), [runs("b", "r", 1)]),
-        (ends("b"), [settles("b", "r")]),
-        (TICK[0], [drops(1)])]),
-    "end: told twice": ("one-end", [UP[0], (arrives("a"), [
-        NO, NO])]),
+    "pool: deleted during its load": (
+        "pool-cap",
+        [*KEPT, (MORE, [loads(), act.DropEntry(EntryId(1))])],
+    ),
+    "pool: deleted twice": (
+        "pool-cap",
+        also(KEPT, act.DropEntry(EntryId(1)), act.DropEntry(EntryId(1))),
+    ),
+    "retention: held before expired": (
+        "retention",
+        [
+            *KEPT,
+            *[TICK] * 32,
+            (arrives("b", "r"), [runs("b", "r", 1)]),
+            (ends("b"), [settles("b", "r")]),
+            (TICK[0], [drops(1)]),
+        ],
+    ),
+    "end: told twice": ("one-end", [UP[0], (arrives("a"), [NO, NO])]),
     "end: unknown code": ("one-end", [*UP, (arrives("a"), [act.Refuse(TurnId("a"), "no", "", 0)])]),
     "end: settled twice": ("one-end", also(ONE, settles("a"))),
     "end: not settled": ("one-end", [*ONE[:-1], (ends("a"), [])]),
-    "end: dispatched after it": ("one-end", [
-        *UP, (arrives("a"), [act.FailTurn(TurnId("a"), "engine_lost", ""), runs("a")])]),
-    "end: dispatched after a cancel": ("one-end", [
-        *UP, (arrives("a"), []), (ev.TurnCancelled(TurnId("a"), "client_cancelled"), [runs("a")])]),
-    "end: dispatched after the session closed": ("one-end", [
-        *UP, (arrives("a"), []), (ev.SessionClosed(SessionId("s"), "client"), [runs("a")])]),
-    "end: refused with tokens out": ("one-end", [
-        *UP, (arrives("a"), [runs("a")]),
-        (ev.DispatchFailed(TurnId("a"), 1, "engine_error", True, 3),
-         [act.Refuse(TurnId("a"), "lane_full", "", 0)])]),
-    "end: failed after a good end": ("one-end", [
-        *ONE[:-1], (ends("a"), [act.FailTurn(TurnId("a"), "engine_lost", "")])]),
-    "end: cancelled what does not run": ("one-end", [
-        *UP, (arrives("a"), [act.CancelTurn(TurnId("a"), 1)])]),
+    "end: dispatched after it": (
+        "one-end",
+        [*UP, (arrives("a"), [act.FailTurn(TurnId("a"), "engine_lost", ""), runs("a")])],
+    ),
+    "end: dispatched after a cancel": (
+        "one-end",
+        [*UP, (arrives("a"), []), (ev.TurnCancelled(TurnId("a"), "client_cancelled"), [runs("a")])],
+    ),
+    "end: dispatched after the session closed": (
+        "one-end",
+        [*UP, (arrives("a"), []), (ev.SessionClosed(SessionId("s"), "client"), [runs("a")])],
+    ),
+    "end: refused with tokens out": (
+        "one-end",
+        [
+            *UP,
+            (arrives("a"), [runs("a")]),
+            (
+                ev.DispatchFailed(TurnId("a"), 1, "engine_error", True, 3),
+                [act.Refuse(TurnId("a"), "lane_full", "", 0)],
+            ),
+        ],
+    ),
+    "end: failed after a good end": (
+        "one-end",
+        [*ONE[:-1], (ends("a"), [act.FailTurn(TurnId("a"), "engine_lost", "")])],
+    ),
+    "end: cancelled what does not run": (
+        "one-end",
+        [*UP, (arrives("a"), [act.CancelTurn(TurnId("a"), 1)])],
+    ),
     "attempts: skips one": ("attempts", [*UP, (arrives("a"), [runs("a", attempt=2)])]),
-    "attempts: repeats what was delivered": ("attempts", [
-        *UP, (arrives("a", resumable=True), [runs("a")]),
-        (ev.DispatchFailed(TurnId("a"), 1, "engine_error", True, 3), [runs("a", slot=1, attempt=2)])]),
-    "attempts: resumes what cannot be": ("attempts", [
-        *UP, (arrives("a"), [runs("a")]),
-        (ev.DispatchFailed(TurnId("a"), 1, "engine_error", True, 3),
-         [runs("a", slot=1, attempt=2, resume_tokens=3)])]),
-    "limits: longer than the client's": ("limits", [*UP, (arrives("a"), [runs("a", limit_tokens=6)])]),
-    "limits: longer than the card's context": ("limits", [
-        *UP, (arrives("a", prompt_tokens=99), [runs("a")])]),
-    "limits: more than the card runs": ("limits", [
-        *UP, (arrives("a", "s"), [runs("a")]), (arrives("b", "r"), [runs("b", "r", 1)]),
-        (arrives("d", "q"), [runs("d", "q", 2)])]),
-    "limits: more than the tenant runs": ("limits", [
-        *UP, (arrives("a", "s", tenant=TenantId("few")), [runs("a")]),
-        (ev.PolicyChanged(POLICY._replace(tenants=(POLICY.tenants[0]._replace(inflight_max=0),))), []),
-        *[TICK] * 3,
-        (arrives("b", "r", tenant=TenantId("few")), [runs("b", "r", 1)])]),
-    "limits: more than the tenant may have": ("limits", [
-        *UP, (arrives("a", "s", tenant=TenantId("few")), []),
-        (arrives("b", "r", tenant=TenantId("few")), [])]),
-    "limits: session longer than the tenant's": ("limits", [
-        *UP, (arrives("a", tenant=TenantId("few"), prompt_tokens=60), [])]),
+    "attempts: repeats what was delivered": (
+        "attempts",
+        [
+            *UP,
+            (arrives("a", resumable=True), [runs("a")]),
+            (
+                ev.DispatchFailed(TurnId("a"), 1, "engine_error", True, 3),
+                [runs("a", slot=1, attempt=2)],
+            ),
+        ],
+    ),
+    "attempts: resumes what cannot be": (
+        "attempts",
+        [
+            *UP,
+            (arrives("a"), [runs("a")]),
+            (
+                ev.DispatchFailed(TurnId("a"), 1, "engine_error", True, 3),
+                [runs("a", slot=1, attempt=2, resume_tokens=3)],
+            ),
+        ],
+    ),
+    "limits: longer than the client's": (
+        "limits",
+        [*UP, (arrives("a"), [runs("a", limit_tokens=6)])],
+    ),
+    "limits: longer than the card's context": (
+        "limits",
+        [*UP, (arrives("a", prompt_tokens=99), [runs("a")])],
+    ),
+    "limits: more than the card runs": (
+        "limits",
+        [
+            *UP,
+            (arrives("a", "s"), [runs("a")]),
+            (arrives("b", "r"), [runs("b", "r", 1)]),
+            (arrives("d", "q"), [runs("d", "q", 2)]),
+        ],
+    ),
+    "limits: more than the tenant runs": (
+        "limits",
+        [
+            *UP,
+            (arrives("a", "s", tenant=TenantId("few")), [runs("a")]),
+            (
+                ev.PolicyChanged(
+                    POLICY._replace(tenants=(POLICY.tenants[0]._replace(inflight_max=0),))
+                ),
+                [],
+            ),
+            *[TICK] * 3,
+            (arrives("b", "r", tenant=TenantId("few")), [runs("b", "r", 1)]),
+        ],
+    ),
+    "limits: more than the tenant may have": (
+        "limits",
+        [
+            *UP,
+            (arrives("a", "s", tenant=TenantId("few")), []),
+            (arrives("b", "r", tenant=TenantId("few")), []),
+        ],
+    ),
+    "limits: session longer than the tenant's": (
+        "limits",
+        [*UP, (arrives("a", tenant=TenantId("few"), prompt_tokens=60), [])],
+    ),
     "limits: queue too long": ("limits", [UP[0], *[(arrives(n, n), []) for n in "abd"]]),
-    "limits: two turns of a branch": ("limits", [
-        *UP, (arrives("a"), [runs("a")]), (arrives("b"), [runs("b", slot=1)])]),
-    "limits: accepted while stalled": ("limits", [
-        *UP, (ev.JournalStalled(True), []), (arrives("a"), [])]),
-    "limits: accepted after shutdown": ("limits", [
-        *UP, (ev.ShutdownRequested(), []), (arrives("a"), [])]),
-    "refusals: room in the queue": ("refusals", [*UP, (arrives("a"), [
-        act.Refuse(TurnId("a"), "lane_full", "", 0)])]),
-    "refusals: quota that nobody set": ("refusals", [*UP, (arrives("a"), [
-        act.Refuse(TurnId("a"), "quota_exceeded", "", 0)])]),
-    "refusals: quota of a tenant never seen": ("refusals", [
-        (ev.PolicyChanged(POLICY._replace(
-            default_tenant=POLICY.default_tenant._replace(requests_per_minute=3))), []),
-        UP[1], (arrives("a"), [act.Refuse(TurnId("a"), "quota_exceeded", "", 0)])]),
-    "refusals: a card is up": ("refusals", [*UP, (arrives("a"), [
-        act.Refuse(TurnId("a"), "no_engine", "", 0)])]),
-    "refusals: it would fit": ("refusals", [*UP, (arrives("a"), [
-        act.Refuse(TurnId("a"), "context_length_exceeded", "", 0)])]),
-    "refusals: before its time": ("refusals", [
-        *UP, (arrives("a"), []), (TICK[0], [act.Refuse(TurnId("a"), "lane_full", "", 0)])]),
+    "limits: two turns of a branch": (
+        "limits",
+        [*UP, (arrives("a"), [runs("a")]), (arrives("b"), [runs("b", slot=1)])],
+    ),
+    "limits: accepted while stalled": (
+        "limits",
+        [*UP, (ev.JournalStalled(True), []), (arrives("a"), [])],
+    ),
+    "limits: accepted after shutdown": (
+        "limits",
+        [*UP, (ev.ShutdownRequested(), []), (arrives("a"), [])],
+    ),
+    "refusals: room in the queue": (
+        "refusals",
+        [*UP, (arrives("a"), [act.Refuse(TurnId("a"), "lane_full", "", 0)])],
+    ),
+    "refusals: quota that nobody set": (
+        "refusals",
+        [*UP, (arrives("a"), [act.Refuse(TurnId("a"), "quota_exceeded", "", 0)])],
+    ),
+    "refusals: quota of a tenant never seen": (
+        "refusals",
+        [
+            (
+                ev.PolicyChanged(
+                    POLICY._replace(
+                        default_tenant=POLICY.default_tenant._replace(requests_per_minute=3)
+                    )
+                ),
+                [],
+            ),
+            UP[1],
+            (arrives("a"), [act.Refuse(TurnId("a"), "quota_exceeded", "", 0)]),
+        ],
+    ),
+    "refusals: a card is up": (
+        "refusals",
+        [*UP, (arrives("a"), [act.Refuse(TurnId("a"), "no_engine", "", 0)])],
+    ),
+    "refusals: it would fit": (
+        "refusals",
+        [*UP, (arrives("a"), [act.Refuse(TurnId("a"), "context_length_exceeded", "", 0)])],
+    ),
+    "refusals: before its time": (
+        "refusals",
+        [*UP, (arrives("a"), []), (TICK[0], [act.Refuse(TurnId("a"), "lane_full", "", 0)])],
+    ),
     "metering: tokens": ("metering", [*ONE[:-1], (ends("a"), [settles("a", out_tokens=4)])]),
     "metering: cached": ("metering", [*ONE[:-1], (ends("a"), [settles("a", cached_tokens=1)])]),
-    "metering: tenant": ("metering", [*ONE[:-1], (ends("a"), [settles("a", tenant=TenantId("u"))])]),
+    "metering: tenant": (
+        "metering",
+        [*ONE[:-1], (ends("a"), [settles("a", tenant=TenantId("u"))])],
+    ),
     "metering: time": ("metering", [*ONE[:-1], (ends("a"), [settles("a", slot_ns=7)])]),
     "metering: status": ("metering", [*ONE[:-1], (ends("a"), [settles("a", status="length")])]),
-    "sessions: ended with a turn": ("sessions", [
-        *UP, (arrives("a"), []), (TICK[0], [act.SessionEnded(SessionId("s"), "expired")])]),
-    "sessions: ended twice": ("sessions", also(
-        ONE, act.SessionEnded(SessionId("s"), "expired"), act.SessionEnded(SessionId("s"), "expired"))),
+    "sessions: ended with a turn": (
+        "sessions",
+        [*UP, (arrives("a"), []), (TICK[0], [act.SessionEnded(SessionId("s"), "expired")])],
+    ),
+    "sessions: ended twice": (
+        "sessions",
+        also(
+            ONE,
+            act.SessionEnded(SessionId("s"), "expired"),
+            act.SessionEnded(SessionId("s"), "expired"),
+        ),
+    ),
     "work: idle card": ("work", [*UP, *[TICK] * 20, (arrives("a"), []), *[TICK] * 12]),
-    "order: lower lane first": ("order", [
-        *UP, *[TICK] * 20, (arrives("a", "s", lane=0), []), *[TICK] * 3,
-        (arrives("b", "r", lane=1), [runs("b", "r")])]),
-}  # fmt: skip
+    "order: lower lane first": (
+        "order",
+        [
+            *UP,
+            *[TICK] * 20,
+            (arrives("a", "s", lane=0), []),
+            *[TICK] * 3,
+            (arrives("b", "r", lane=1), [runs("b", "r")]),
+        ],
+    ),
+}
 
 UNFINISHED: dict[str, tuple[str, list[Step]]] = {
     "turn hangs": ("one-end", [*UP, (arrives("a"), [])]),
     "turn never left its card": ("one-end", [*UP, (arrives("a"), [runs("a")])]),
     "session never ends": ("sessions", ONE),
-    "slot of an ended session": ("nothing-left", also(
-        ONE, act.SessionEnded(SessionId("s"), "expired"))),
-    "entry of an ended session": ("nothing-left", [
-        *KEPT, (TICK[0], [drops(), act.SessionEnded(SessionId("s"), "expired")]),
-        (ev.KvDropped(CardId("c"), SlotId(0)), [])]),
+    "slot of an ended session": (
+        "nothing-left",
+        also(ONE, act.SessionEnded(SessionId("s"), "expired")),
+    ),
+    "entry of an ended session": (
+        "nothing-left",
+        [
+            *KEPT,
+            (TICK[0], [drops(), act.SessionEnded(SessionId("s"), "expired")]),
+            (ev.KvDropped(CardId("c"), SlotId(0)), []),
+        ],
+    ),
     "move that hangs": ("nothing-left", also(ONE, drops())),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", WRONG)
@@ -312,7 +502,9 @@ def test_tenant_that_is_passed_over_and_over_is_caught() -> None:
         name = f"a{number}"
         steps += [TICK, TICK, TICK, (arrives(name, name), [runs(name, name)])]
         steps += [(ends(name), [settles(name, name), drops()])]
-        steps += [(ev.KvDropped(CardId("c"), SlotId(0)), [act.SessionEnded(SessionId(name), "closed")])]
+        steps += [
+            (ev.KvDropped(CardId("c"), SlotId(0)), [act.SessionEnded(SessionId(name), "closed")])
+        ]
     with pytest.raises(CheckFailed, match="u overtaken") as caught:
         for number, (event, actions) in enumerate(steps):
             checkers.step(10**12 + number * SECOND_NS, event, tuple(actions))

@@ -19,7 +19,7 @@ from bedplate.core.ids import BranchId, CardId, EntryId, SessionId, SlotId, Turn
 from bedplate.core.units import MILLISECOND_NS, SECOND_NS
 from tests.sim.book import GOOD_ENDS
 from tests.sim.cards import CLIENT, FAULT, TIMER, Fire, Pool, VirtualCard
-from tests.sim.checkers import CheckFailed, Checkers
+from tests.sim.checkers import Checkers, CheckFailed
 from tests.sim.clients import Crowd
 from tests.sim.options import Options
 
@@ -118,7 +118,11 @@ class World:
     def step(self, event: ev.Event) -> None:
         """Give one event to the core, show both sides to the checkers, carry out the actions."""
         self._one(event)
-        if self.faulty and isinstance(event, _ANSWERS) and self._chance(self.options.faults.duplicate):
+        if (
+            self.faulty
+            and isinstance(event, _ANSWERS)
+            and self._chance(self.options.faults.duplicate)
+        ):
             self._one(event)
 
     def _one(self, event: ev.Event) -> None:
@@ -138,7 +142,9 @@ class World:
             self.crowd.hear(action)
 
     def _spin(self, event: ev.Event, actions: tuple[act.Action, ...]) -> None:
-        idle = isinstance(event, ev.TimerFired) and all(isinstance(a, act.SetTimer) for a in actions)
+        idle = isinstance(event, ev.TimerFired) and all(
+            isinstance(a, act.SetTimer) for a in actions
+        )
         self.timers_idle = self.timers_idle + 1 if idle else 0
         if self.timers_idle > IDLE_TIMERS_MAX:
             raise CheckFailed("timer", f"{self.timers_idle} timers in a row changed nothing")
@@ -214,7 +220,8 @@ class World:
         self.faulty = False
         calm = type(self.options.faults)()
         self.options = type(self.options)(
-            **{name: getattr(self.options, name) for name in self.options.__slots__} | {"faults": calm}
+            **{name: getattr(self.options, name) for name in self.options.__slots__}
+            | {"faults": calm}
         )
         self.crowd.options = self.options
         for card in self.cards.values():
@@ -251,9 +258,7 @@ class World:
     def _drains(self, card: VirtualCard) -> Fire:
         def fire() -> Iterator[ev.Event]:
             yield ev.CardDraining(card.up.card, True)
-            self.later(
-                self._ms(0, 60_000), FAULT, _just(ev.CardDraining(card.up.card, False))
-            )
+            self.later(self._ms(0, 60_000), FAULT, _just(ev.CardDraining(card.up.card, False)))
 
         return fire
 
@@ -320,5 +325,3 @@ def _just(event: ev.Event) -> Fire:
         yield event
 
     return fire
-
-

@@ -6,7 +6,9 @@ The room of a group is the blocks of its cards that are up plus what the pool ho
 session is admitted when the reservations of all admitted sessions and its own fit under its lane's
 share of the room; its later turns and branches grow the reservation without asking again, so an
 admitted session never waits for admission twice. An idle session whose lease ran out makes room for
-one that waits; it keeps its KV while there is space, and asks again when it returns. A session is
+one that waits; one that still has its lease does so when the other has waited for
+`ADMIT_PATIENCE_NS`, for it may never return. It keeps its KV while there is space, and asks again
+when it does. A session is
 always admitted when no other is, so that one larger than its lane's share can run.
 """
 
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 from bedplate.core import lane as line
 from bedplate.core.lease import expired
-from bedplate.core.limits import RELEASE_SCAN_MAX
+from bedplate.core.limits import ADMIT_PATIENCE_NS, RELEASE_SCAN_MAX
 from bedplate.core.ready import enqueue
 from bedplate.core.state import State
 from bedplate.core.states import QUEUED, Branch, Group, Session, Turn
@@ -49,7 +51,7 @@ def admit(state: State, group: Group) -> None:
         if turn is None:
             return
         if not _make_room(state, group, turn):
-            _wake_at_next_lease(state, group)
+            _wake_later(state, group, turn)
             return
         line.remove(group.admit_queues, turn, served=True)
         _enter(state, turn)
@@ -81,11 +83,12 @@ def _make_room(state: State, group: Group, turn: Turn) -> bool:
     room = group.capacity_tokens * state.policy.lanes[turn.lane].admit_permille // 1000
     if group.admitted_tokens + need <= room:
         return True
+    impatient = state.now_ns - turn.since_ns >= ADMIT_PATIENCE_NS
     chosen: list[Session] = []
     freed = 0
     for lane in (2, 1, 0):
         for idle in group.idle[lane].values():
-            if not expired(idle, state.now_ns):
+            if not impatient and not expired(idle, state.now_ns):
                 break
             chosen.append(idle)
             freed += sum(b.reserved_tokens for b in idle.branches.values() if b.group is group)
@@ -129,9 +132,14 @@ def wake(session: Session) -> None:
     session.group.idle[session.lane].pop(session.id, None)
 
 
-def _wake_at_next_lease(state: State, group: Group) -> None:
-    """Look again when the first lease of an idle session runs out; ends of turns stir anyway."""
+def _wake_later(state: State, group: Group, turn: Turn) -> None:
+    """Look again when a lease runs out or patience does; ends of turns stir anyway."""
+    due = [turn.since_ns + ADMIT_PATIENCE_NS]
     for idle in group.idle:
         first = next(iter(idle.values()), None)
-        if first is not None and first.lease_ns > state.now_ns:
-            state.push_deadline(first.lease_ns, "admit", group.model)
+        if first is not None:
+            due.append(first.lease_ns)
+    soonest = min((at_ns for at_ns in due if at_ns > state.now_ns), default=0)
+    if soonest and group.wake_ns != soonest:
+        group.wake_ns = soonest
+        state.push_deadline(soonest, "admit", group.model)

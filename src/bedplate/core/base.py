@@ -75,6 +75,7 @@ def _due(state: State, kind: str, subject: str) -> None:
     elif kind == "admit":
         for group in state.groups.values():
             if group.model == subject:
+                group.wake_ns = 0
                 state.stir(group)
     else:
         turns.deadline(state, kind, subject)

@@ -24,6 +24,8 @@ PASSED_OVER_MAX = 16
 """How often a waiting turn that does not fit may be passed before it blocks its card group."""
 RELEASE_SCAN_MAX = 64
 """Candidates looked at in one release step."""
+ADMIT_PATIENCE_NS = 2 * SECOND_NS
+"""How long a session that waits for admission respects the leases of idle ones."""
 EXPIRE_SCAN_MAX = 256
 """Deadlines handled in one step; the rest follow in the next."""
 

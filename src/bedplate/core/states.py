@@ -362,6 +362,7 @@ class Group:
         "open_cards",
         "open_heap",
         "queues",
+        "wake_ns",
     )
 
     def __init__(self, model: ModelId, block_tokens: int) -> None:
@@ -375,6 +376,7 @@ class Group:
         self.context_tokens = 0
         self.bytes_per_token = 0
         self.admitted_tokens = 0
+        self.wake_ns = 0
         self.queues: list[dict[TenantId, deque[Turn]]] = [{}, {}, {}]
         self.admit_queues: list[dict[TenantId, deque[Turn]]] = [{}, {}, {}]
         self.idle: list[dict[SessionId, Session]] = [{}, {}, {}]

@@ -6,6 +6,7 @@ import pytest
 
 from bedplate.core.ids import TenantId
 from bedplate.errors import (
+    EngineLost,
     EngineProtocolError,
 )
 from tests.conformance.engines.cases import ask, hear, open_endpoint
@@ -206,9 +207,19 @@ async def test_a_connection_is_used_again_after_a_whole_answer_and_only_then() -
         assert fake.connections_made == before + 1
 
 
-async def test_a_kept_connection_that_the_server_closed_costs_no_turn() -> None:
+async def test_a_kept_connection_that_breaks_is_for_core_to_count_not_sent_again() -> None:
     async with open_endpoint(Behaviour(stale=True)) as (fake, case):
+        assert (await ask(case)).error is None
+        lost = (await ask(case)).error
+        assert type(lost) is EngineLost
+        assert lost.retryable
+        assert fake.requests == 1
+        assert (await ask(case)).error is None
+
+
+async def test_no_connection_is_kept_with_a_server_that_closes_them() -> None:
+    async with open_endpoint(Behaviour(stale=True), server="llamacpp") as (fake, case):
         for at in range(1, 6):
             assert (await ask(case)).error is None
-            assert fake.requests == at, "a request was sent twice"
+            assert fake.requests == at
         assert fake.connections_made >= 5

@@ -138,3 +138,13 @@ def test_list_shows_every_claim(folder: Path, capsys: pytest.CaptureFixture[str]
         "speed",
         "delay_ms",
     ]
+
+
+def test_all_runs_every_bench_with_a_document_a_line(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["run", "all", "--part", "good", "--json", "--cache", str(folder / "cache")]
+    assert command.main(arguments) == 0
+    assert [json.loads(line)["bench"] for line in capsys.readouterr().out.splitlines()] == [
+        "sample"
+    ]

@@ -9,7 +9,7 @@ import pytest
 
 from bench.harness.stats import quantile, spread
 from bench.load.client import fault
-from bench.load.drive import Driver, Job, arrivals
+from bench.load.drive import Job, arrivals
 from bench.load.workload import ANSWER, CHUNKS, Workload
 from tests.fakes.openai_answers import Answer, Behaviour
 from tests.fakes.openai_engine import FakeEngine
@@ -78,41 +78,6 @@ def test_even_arrivals_are_even_and_random_ones_follow_their_seed() -> None:
     assert list(drawn) == sorted(drawn)
     assert 1_800 < len(drawn) < 2_200
     assert drawn[-1] < 10.0
-
-
-@pytest.mark.parametrize("mode", ["closed", "open"])
-async def test_a_job_runs_against_the_fake_engine(mode: str) -> None:
-    engine = FakeEngine(Behaviour(chunks=CHUNKS))
-    url = await engine.start()
-    port = int(url.split(":")[2].split("/")[0])
-    asked = Job(
-        host="127.0.0.1", port=port, keys=["one", "two"], label="t", mode=mode, connections=2,
-        turns=3, sessions=4 if mode == "closed" else 0, warm_s=0.0, measure_s=0.1, rate=100.0,
-        arrivals="even",
-    )  # fmt: skip
-    try:
-        outcome = await Driver(asked).run()
-    finally:
-        await engine.stop()
-    assert not outcome.faults
-    expected = 12 if mode == "closed" else 10
-    assert outcome.asked == outcome.measured == len(outcome.first_ms) == expected
-    assert all(0 < a <= b for a, b in zip(outcome.first_ms, outcome.last_ms, strict=True))
-    keys = {seen.headers["authorization"] for seen in engine.chats()}
-    assert keys == {"Bearer one", "Bearer two"}
-
-
-async def test_faults_are_counted_and_never_measured() -> None:
-    engine = FakeEngine(Behaviour(chunks=CHUNKS - 1))
-    url = await engine.start()
-    port = int(url.split(":")[2].split("/")[0])
-    asked = Job(host="127.0.0.1", port=port, keys=["k"], label="t", connections=1, sessions=2)
-    try:
-        outcome = await Driver(asked).run()
-    finally:
-        await engine.stop()
-    assert outcome.measured == 0
-    assert sum(outcome.faults.values()) == outcome.asked == 2
 
 
 def test_statistics() -> None:

@@ -8,7 +8,16 @@ from bedplate.core import actions as act
 from bedplate.core import events as ev
 from bedplate.core import invariants
 from bedplate.core.base import Base
-from bedplate.core.ids import BranchId, CardId, EntryId, ModelId, SessionId, SlotId, TenantId, TurnId
+from bedplate.core.ids import (
+    BranchId,
+    CardId,
+    EntryId,
+    ModelId,
+    SessionId,
+    SlotId,
+    TenantId,
+    TurnId,
+)
 from bedplate.core.limits import LanePolicy, Policy, TenantPolicy
 from bedplate.core.units import MINUTE_NS, SECOND_NS
 

@@ -49,9 +49,9 @@ def test_round_trip_through_json(event: ev.Event) -> None:
 def test_bodies_hold_integers_strings_lists_and_objects_only(event: ev.Event) -> None:
     def look(value: object) -> None:
         assert type(value) in (int, str, list, dict), value
-        for item in value.values() if isinstance(value, dict) else value if isinstance(
-            value, list
-        ) else ():
+        for item in (
+            value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        ):
             look(item)
 
     look(body_of(event))

@@ -107,7 +107,9 @@ def test_cancel_of_a_finished_or_unknown_turn_changes_nothing() -> None:
     assert core.last == ()
 
 
-@pytest.mark.parametrize(("reason", "code"), [("deadline", "engine_timeout"), ("shutdown", "draining")])
+@pytest.mark.parametrize(
+    ("reason", "code"), [("deadline", "engine_timeout"), ("shutdown", "draining")]
+)
 def test_other_cancels_are_told_to_the_client(reason: str, code: str) -> None:
     core = Steps()
     occupied(core)
@@ -216,7 +218,9 @@ def test_closing_drops_everything_everywhere() -> None:
     gone = core.said(act.SessionEnded)
     assert [end.session for end in gone] == ["s"]
     assert core.base.state.sessions == {}
-    assert entry not in core.base.state.entries or core.base.state.entries[entry].state == "dropping"
+    assert (
+        entry not in core.base.state.entries or core.base.state.entries[entry].state == "dropping"
+    )
 
 
 def test_closing_while_a_store_is_under_way_deletes_what_it_made() -> None:

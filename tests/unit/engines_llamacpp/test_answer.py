@@ -199,7 +199,7 @@ def test_resumed_run_adds_to_what_was_delivered() -> None:
     end = outputs[-1]
     assert isinstance(end, Finished)
     assert end.message["content"] == "abc"
-    assert end.out_tokens == 1
+    assert end.out_tokens == 3
     assert ending is not None
     assert (ending.ids, ending.whole) == ([7, 8, 9], True)
     assert (earlier.text, earlier.tokens, earlier.ids) == ("abc", 3, [7, 8, 9])

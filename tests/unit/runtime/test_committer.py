@@ -21,6 +21,9 @@ class FakeJournal:
         self.go = threading.Event()
         self.go.set()
         self.threads: set[int] = set()
+        self.unsigned: list[Exception] = []
+        self.signed: list[int] = []
+        self.signings = threading.Semaphore(0)
 
     def append(self, records: Sequence[Record], contents: Sequence[Content] = ()) -> None:
         self.threads.add(threading.get_ident())
@@ -30,6 +33,14 @@ class FakeJournal:
         assert records[0].seq == self.next_seq
         self.batches.append([record.seq for record in records])
         self.next_seq = records[-1].seq + 1
+
+    def checkpoint(self) -> bytes:
+        self.threads.add(threading.get_ident())
+        self.signings.release()
+        if self.unsigned:
+            raise self.unsigned.pop(0)
+        self.signed.append(self.next_seq)
+        return b""
 
 
 class Seen:
@@ -160,6 +171,23 @@ async def test_close_gives_up_on_a_dead_disk() -> None:
     for wait in waits:
         with pytest.raises(JournalError):
             await wait
+
+
+async def test_an_idle_journal_is_signed_once_by_the_writer() -> None:
+    journal, seen = FakeJournal(), Seen()
+    journal.unsigned = [JournalError("disk full")]
+    committer = Committer(journal, seen.hooks, idle_s=0.01)  # type: ignore[arg-type]
+    committer.start()
+    for _ in range(2):  # once in vain
+        assert await asyncio.to_thread(journal.signings.acquire, timeout=5)
+    committer.publish(group(0, 1))
+    await committer.committed(1)
+    assert await asyncio.to_thread(journal.signings.acquire, timeout=5)
+    assert not await asyncio.to_thread(journal.signings.acquire, timeout=0.1), "once is enough"
+    assert journal.signed == [0, 2]
+    assert journal.threads.isdisjoint({threading.get_ident()})
+    assert await committer.close()
+    assert (seen.stalls, seen.crashes) == ([], [])
 
 
 async def test_a_gap_in_the_numbers_is_refused() -> None:

@@ -39,6 +39,7 @@ from bedplate.engines.openai.servers import capabilities_of
 from bedplate.engines.openai.sse import EventSplitter
 from bedplate.errors import (
     BedplateError,
+    CapacityError,
     EngineLost,
     EngineProtocolError,
     InvalidRequest,
@@ -196,7 +197,7 @@ class OpenAIEngine:
         self._prompts.forget(session)
 
     async def embed(self, inputs: Sequence[str]) -> Embeddings:
-        """Embed texts at one endpoint, in turn.
+        """Embed texts at one endpoint, in turn; at the next where that is lost or full.
 
         Raises:
             InvalidRequest: The endpoint has no embeddings, by its configuration.
@@ -204,9 +205,14 @@ class OpenAIEngine:
         """
         if not self._capabilities.embeddings:
             raise InvalidRequest(f"engine {self.name} has no embeddings", param="model")
-        replica = self._any()
         body = {"input": list(inputs), "encoding_format": "float"}
-        answer = await replica.post_json(replica.embeddings_url, body)
+        replica = self._any()
+        try:
+            answer = await replica.post_json(replica.embeddings_url, body)
+        except (EngineLost, CapacityError) as error:
+            _LOG.warning("engine %s: embeddings are tried once more: %s", self.name, error.message)
+            replica = self._any()
+            answer = await replica.post_json(replica.embeddings_url, body)
         try:
             data = sorted(answer["data"], key=lambda item: int(item["index"]))
             vectors = tuple(tuple(map(float, item["embedding"])) for item in data)

@@ -2,11 +2,10 @@
 
 Turns, calls that are no turns, and probes have a pool each: none can keep the others waiting.
 
-A connection is used again only after a whole answer. It is dropped when idle for longer than
-KEEP_ALIVE_S, which is less than what most servers allow. A server may still close it at the moment
-a request is sent on it (llama.cpp's does so after each stream): the request then goes out again on
-another connection, as it cannot have begun. A break on a new one, or later than STALE_S, is a
-failure like any other: the server may have begun, and who runs the turn next is for core to say.
+A connection is used again only after a whole answer, and only with servers that keep it. It is
+dropped when idle for longer than KEEP_ALIVE_S, which is less than what they allow. Nothing is sent
+twice from here: a server that breaks off may have begun, and who runs the turn next is for core to
+say, which counts.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from types import SimpleNamespace
 from typing import Protocol
 
 import aiohttp
@@ -25,6 +23,7 @@ from yarl import URL
 from bedplate.config.engines import OpenaiEngine
 from bedplate.engines.base import JsonObject
 from bedplate.engines.openai import faults
+from bedplate.engines.openai.servers import SERVERS
 from bedplate.errors import BedplateError, EngineLost, EngineProtocolError
 
 _LOG = logging.getLogger(__name__)
@@ -34,12 +33,7 @@ ERROR_BYTES_MAX = 64 << 10
 CALLS_MAX = 32
 """Connections for tokenizing and embedding; more calls wait for one of them."""
 PROBES_MAX = 2
-STALE_S = 1.0
-"""Time within which a server that closed a kept connection shows it."""
-STALE_MAX = 64
-"""Closed connections that one request may meet before it gives up."""
 _UNREACHABLE = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH})
-_CLOSED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 FAILURES = (aiohttp.ClientError, OSError, TimeoutError)
 """What a connection can raise; `HttpClient.failed` maps all of it."""
 
@@ -50,21 +44,6 @@ class Broken(Protocol):
     def __call__(self, problem: str, *, refused: bool) -> None:
         """Take note."""
         ...
-
-
-class _Sent:
-    """When a request went out on a connection that had served before; None on a new one."""
-
-    __slots__ = ("reused_s",)
-
-    def __init__(self) -> None:
-        self.reused_s: float | None = None
-
-    @property
-    def on_stale(self) -> bool:
-        """Tell whether a break now means that the connection was closed before the request."""
-        now_s = asyncio.get_running_loop().time()
-        return self.reused_s is not None and now_s - self.reused_s <= STALE_S
 
 
 class HttpClient:
@@ -94,7 +73,8 @@ class HttpClient:
         """Make the sessions, in the running loop."""
         assert not self._sessions
         limits = (self._settings.slots, CALLS_MAX, PROBES_MAX)
-        self._sessions = tuple(_session(limit) for limit in limits)
+        keeps = SERVERS[self._settings.server].keeps_connections
+        self._sessions = tuple(_session(limit, keeps=keeps) for limit in limits)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -118,22 +98,9 @@ class HttpClient:
             sock_connect=self._settings.connect_seconds,
             sock_read=self._settings.timeout_seconds,
         )
-        stale = 0
-        while True:
-            sent = _Sent()
-            try:
-                return await session.post(
-                    url,
-                    data=data,
-                    headers=self.headers,
-                    timeout=timeout,
-                    allow_redirects=False,
-                    trace_request_ctx=sent,
-                )
-            except _CLOSED:
-                stale += 1
-                if not sent.on_stale or stale > STALE_MAX:
-                    raise
+        return await session.post(
+            url, data=data, headers=self.headers, timeout=timeout, allow_redirects=False
+        )
 
     async def post_json(self, url: URL, body: JsonObject) -> JsonObject:
         """Post and return the answer's JSON object.
@@ -194,21 +161,13 @@ class HttpClient:
         return faults.of_transport(error, self._name)
 
 
-def _session(limit: int) -> aiohttp.ClientSession:
-    trace = aiohttp.TraceConfig()
-    trace.on_connection_reuseconn.append(_note_reuse)
+def _session(limit: int, *, keeps: bool) -> aiohttp.ClientSession:
+    if keeps:
+        connector = aiohttp.TCPConnector(limit=limit, keepalive_timeout=KEEP_ALIVE_S)
+    else:
+        connector = aiohttp.TCPConnector(limit=limit, force_close=True)
     return aiohttp.ClientSession(
-        trace_configs=[trace],
-        connector=aiohttp.TCPConnector(limit=limit, keepalive_timeout=KEEP_ALIVE_S),
+        connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=("User-Agent", "Accept-Encoding"),
     )
-
-
-async def _note_reuse(
-    _session: aiohttp.ClientSession,
-    context: SimpleNamespace,
-    _params: aiohttp.TraceConnectionReuseconnParams,
-) -> None:
-    if isinstance(context.trace_request_ctx, _Sent):
-        context.trace_request_ctx.reused_s = asyncio.get_running_loop().time()

@@ -63,10 +63,15 @@ class MetricNames:
 
 @dataclass(frozen=True, slots=True)
 class ServerKind:
-    """One kind of server. `rising_priority`: a larger `priority` runs first."""
+    """One kind of server.
+
+    `rising_priority`: a larger `priority` runs first. `keeps_connections` is False for one that
+    closes a connection after each stream without saying so.
+    """
 
     capabilities: Capabilities
     rising_priority: bool = False
+    keeps_connections: bool = True
     metrics: MetricNames | None = None
 
 
@@ -134,6 +139,7 @@ SERVERS: Mapping[str, ServerKind] = MappingProxyType(
                 can_cut=True,
                 passes_unknown=True,
             ),
+            keeps_connections=False,
             metrics=MetricNames(
                 prompt_tokens=("llamacpp:prompt_tokens_total",),
                 cached_tokens=("llamacpp:prompt_tokens_cached_total",),

@@ -1,0 +1,243 @@
+"""Who may come in, and with what: identity (F14), bodies, paths, connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bedplate.core.ids import SessionId, TenantId
+from tests.fakes.gateway_world import CHAT, World, body, gateway_world, http
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with gateway_world(tmp_path) as made:
+        yield made
+
+
+# Identity (F14).
+
+
+async def test_tenant_and_lane_come_from_the_credential(world: World):
+    async with http(world, world.rival) as client:
+        for asked, status in (("batch", 200), ("interactive", 403), ("express", 400)):
+            async with client.post(
+                CHAT, json=body(), headers={"X-Bedplate-Lane": asked}
+            ) as response:
+                assert response.status == status
+        async with client.post(CHAT, json=body(priority=0)) as response:
+            assert response.status == 400
+            assert (await response.json())["error"]["param"] == "priority"
+    assert {call.lineage.tenant for call in world.runtime.calls} == {"rival"}
+    assert {call.lineage.lane for call in world.runtime.calls} == {2}
+    assert {"code": "permission_denied", "count": 1, "peer": "127.0.0.1"} in world.notes("refused")
+
+
+async def test_another_tenants_session_is_as_unknown_as_none(world: World):
+    async with http(world) as mine, mine.post(CHAT, json=body()) as response:
+        session = response.headers["x-session-id"]
+    world.view.held[SessionId(session)] = (TenantId("acme"), {"id": session})
+    async with http(world, world.rival) as other:
+        for method, path in (("GET", session), ("DELETE", session), ("GET", "s-none")):
+            async with other.request(method, f"/v1/sessions/{path}") as response:
+                assert response.status == 404
+                assert (await response.json())["error"]["code"] == "session_not_found"
+        async with other.post(CHAT, json=body(), headers={"X-Session-Id": session}) as response:
+            assert response.status == 404
+        async with other.get("/v1/sessions") as response:
+            assert (await response.json())["data"] == []
+    assert world.runtime.closed == []
+    async with http(world) as mine:
+        async with mine.get(f"/v1/sessions/{session}") as response:
+            assert (await response.json())["id"] == session
+        async with mine.get("/v1/sessions") as response:
+            assert [item["id"] for item in (await response.json())["data"]] == [session]
+        async with mine.delete(f"/v1/sessions/{session}") as response:
+            assert (await response.json())["deleted"] is True
+    assert world.runtime.closed == [session]
+
+
+@pytest.mark.parametrize("header", ["Authorization", "X-Session-Id", "Idempotency-Key"])
+async def test_a_doubled_header_is_refused(world: World, header: str):
+    reply = await raw(world, f"{header}: a\r\n{header}: b\r\n", json.dumps(body()).encode())
+    assert reply.startswith(b"HTTP/1.1 400 ")
+    assert b"sent twice" in reply
+
+
+async def test_unknown_revoked_and_expired_keys_get_one_and_the_same_answer(world: World):
+    now = world.runtime.now_ns()
+    revoked = world.keys.add("acme", now_ns=now)
+    world.keys.revoke(revoked.key_id, now_ns=now)
+    old = world.keys.add("acme", now_ns=now - 10, expires_ns=now - 5)
+    answers = set()
+    for key in ("bp_00_11", revoked.secret, old.secret, "nonsense"):
+        async with http(world, key) as client, client.post(CHAT, json=body()) as response:
+            assert response.status == 401
+            assert response.headers["www-authenticate"].startswith("Bearer")
+            answers.add(await response.text())
+    assert len(answers) == 1
+    assert world.runtime.calls == []
+
+
+async def test_a_flood_of_bad_keys_is_one_note(world: World):
+    began = time.monotonic()
+    async with http(world, "bad") as client:
+        for _ in range(50):
+            async with client.post(CHAT, json=body()) as response:
+                await response.read()
+    windows = int(time.monotonic() - began) + 1
+    assert len(world.notes("refused")) <= windows
+
+
+async def test_small_answers_are_not_held_back_by_the_kernel(world: World):
+    """Head and body are two writes: without TCP_NODELAY each answer takes 40 ms more."""
+    async with http(world) as client:
+        times = []
+        for _ in range(8):
+            began = time.monotonic()
+            async with client.get("/healthz") as response:
+                await response.read()
+            times.append(time.monotonic() - began)
+    assert min(times) < 0.02
+
+
+async def test_a_key_limited_to_other_models_may_not_call_this_one(world: World):
+    key = world.keys.add("acme", now_ns=world.runtime.now_ns(), models=("other",)).secret
+    async with http(world, key) as client:
+        async with client.post(CHAT, json=body()) as response:
+            assert response.status == 403
+        async with client.get("/v1/models") as response:
+            assert (await response.json())["data"] == []
+        async with client.get("/v1/models/m") as response:
+            assert response.status == 404
+
+
+# Bodies and paths.
+
+
+async def raw(world: World, headers: str, data: bytes, *, path: str = CHAT) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.server.port)
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(data)}\r\n{headers}\r\n"
+    writer.write(head.encode() + data)
+    reply = await asyncio.wait_for(reader.read(65536), 5)
+    writer.close()
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "status"),
+    [
+        (b"{", "application/json", 400),
+        (b"[1]", "application/json", 400),
+        (
+            b'{"model": "m", "messages": [{"role": "user", "content": "\xff"}]}',
+            "application/json",
+            400,
+        ),
+        (b'{"model": "m", "messages": NaN}', "application/json", 400),
+        (b"[" * 5000, "application/json", 400),
+        (b"{}", "application/json", 400),
+        (b"{}", "text/plain", 415),
+        (b"", "application/json", 400),
+        (b"x" * (1 << 21), "application/json", 413),
+    ],
+)
+async def test_a_bad_body_gets_a_clean_refusal(tmp_path: Path, data: bytes, kind: str, status: int):
+    async with gateway_world(tmp_path, body_bytes_max=1 << 20) as world, http(world) as client:
+        async with client.post(CHAT, data=data, headers={"content-type": kind}) as response:
+            assert response.status == status
+            error = (await response.json())["error"]
+            assert set(error) == {"message", "type", "param", "code"}
+        assert world.runtime.calls == []
+
+
+async def test_an_endless_chunked_body_is_cut_at_the_bound(tmp_path: Path):
+    sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        for _ in range(4096):
+            sent += 1 << 16
+            yield b" " * (1 << 16)
+
+    async with gateway_world(tmp_path, body_bytes_max=1 << 20) as world, http(world) as client:
+        kind = {"content-type": "application/json"}
+        with contextlib.suppress(OSError):
+            async with client.post(CHAT, data=endless(), headers=kind) as response:
+                assert response.status == 413
+        assert sent < 64 << 20
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nope", 404),
+        ("GET", "/v1/models/", 404),
+        ("GET", CHAT, 405),
+        ("PUT", "/v1/sessions/s", 405),
+        ("OPTIONS", CHAT, 204),
+        ("HEAD", "/healthz", 200),
+        ("GET", "/healthz", 200),
+        ("GET", "/readyz", 200),
+        ("POST", "/v1/admin/cards/card-0/drain", 403),
+        ("GET", "/v1/admin/state", 403),
+    ],
+)
+async def test_paths_and_methods(world: World, method: str, path: str, status: int):
+    async with http(world) as client, client.request(method, path) as response:
+        assert response.status == status
+        if status in (405, 204):
+            assert "OPTIONS" in response.headers["allow"]
+        if status >= 400:
+            assert "message" in (await response.json())["error"]
+
+
+async def test_what_is_not_http_and_heads_without_end_are_refused(world: World):
+    for data, status in (
+        (b"nonsense\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\na: " + b"x" * 70000, b"431"),
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", world.server.port)
+        writer.write(data)
+        reply = await asyncio.wait_for(reader.read(65536), 5)
+        assert reply.split(b" ")[1] == status
+        assert b'"error"' in reply
+        writer.close()
+
+
+async def test_more_connections_than_allowed_are_turned_away(tmp_path: Path):
+    async with gateway_world(tmp_path, connections_max=2) as world:
+        held = [await asyncio.open_connection("127.0.0.1", world.server.port) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        reader, writer = await asyncio.open_connection("127.0.0.1", world.server.port)
+        reply = await asyncio.wait_for(reader.read(65536), 5)
+        assert reply.startswith(b"HTTP/1.1 503")
+        assert b"retry-after" in reply
+        for _, each in [*held, (reader, writer)]:
+            each.close()
+
+
+async def test_a_bug_tells_the_client_its_request_and_the_log_no_prompt(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    async def broken(request: Any, lineage: Any) -> None:
+        raise KeyError(request.messages[0]["content"])
+
+    monkeypatch.setattr(world.engine, "prepare", broken)
+    secret = [{"role": "user", "content": "the secret"}]
+    async with http(world) as client, client.post(CHAT, json=body(messages=secret)) as response:
+        assert response.status == 500
+        text = await response.text()
+        request_id = response.headers["x-request-id"]
+    assert request_id in text
+    assert request_id in caplog.text
+    assert "KeyError" in caplog.text
+    assert "secret" not in text + caplog.text
+    assert len(world.parts.recogniser) == 0

@@ -1,0 +1,181 @@
+"""Operators, health, metrics, drain, signals, TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import os
+import signal
+import ssl
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from bedplate.config.tree import Config, ServiceConfig
+from bedplate.core.events import CardDraining
+from bedplate.engines.base import Delta
+from bedplate.errors import ConfigError
+from bedplate.gateway.server import GatewayServer, serve
+from tests.fakes.gateway_world import CHAT, World, body, gateway_world, http, until
+from tests.fakes.talking_engine import Script
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with gateway_world(tmp_path) as made:
+        yield made
+
+
+# Operators, health, metrics, drain.
+
+
+async def test_an_operator_drains_a_card_and_brings_it_back(world: World):
+    async with http(world, world.operator) as client:
+        for verb, on in (("drain", True), ("undrain", False)):
+            async with client.post(f"/v1/admin/cards/card-0/{verb}") as response:
+                assert await response.json() == {"card": "card-0", "draining": on}
+            assert world.runtime.events[-1] == CardDraining("card-0", on)  # type: ignore[arg-type]
+        for path in ("card-9/drain", "card-0/melt", "card-0"):
+            async with client.post(f"/v1/admin/cards/{path}") as response:
+                assert response.status == 404
+        async with client.get("/v1/admin/state") as response:
+            assert set(await response.json()) >= {"cards", "pool", "lanes", "sessions"}
+    assert [note["verb"] for note in world.notes("operator")] == ["drain", "undrain"]
+
+
+async def test_metrics_name_tenants_and_never_sessions(world: World):
+    async with http(world) as client:
+        async with client.post(CHAT, json=body()) as response:
+            session = response.headers["x-session-id"]
+        async with client.get("/metrics") as response:
+            text = await response.text()
+    assert (
+        'bedplate_requests_total{endpoint="chat",lane="interactive",status="200",tenant="acme"} 1.0'
+        in text
+    )
+    assert 'kind="output",lane="interactive",model="m",tenant="acme"} 3.0' in text
+    assert "bedplate_ttft_seconds_bucket" in text
+    assert session not in text
+    assert all(line.startswith(("#", "bedplate_")) for line in text.splitlines() if line)
+
+
+async def test_readiness_follows_the_runtime(world: World):
+    world.runtime.is_ready = False
+    async with http(world) as client, client.get("/readyz") as response:
+        assert response.status == 503
+
+
+async def test_a_drain_refuses_new_calls_and_lets_running_ones_end(world: World):
+    gate = asyncio.Event()
+    world.engine.scripts.append(Script((Delta("Hel", tokens=1), gate, Delta("lo", tokens=1))))
+    async with http(world) as client:
+        running = await client.post(CHAT, json=body(stream=True))
+        world.gateway.begin_drain()
+        async with client.get("/readyz") as response:
+            assert response.status == 503
+        async with client.get("/healthz") as response:
+            assert response.status == 200
+        async with client.post(CHAT, json=body()) as response:
+            assert response.status == 503
+            assert int(response.headers["retry-after"]) >= 1
+        assert not world.gateway.idle.is_set()
+        gate.set()
+        assert "[DONE]" in await running.text()
+        running.close()
+        await asyncio.wait_for(world.gateway.idle.wait(), 2)
+
+
+async def test_stopping_cuts_what_still_runs(tmp_path: Path):
+    async with gateway_world(tmp_path) as world:
+        world.engine.scripts.append(Script((Delta("Hel", tokens=1), asyncio.Event())))
+        async with http(world) as client:
+            running = await client.post(CHAT, json=body(stream=True))
+            began = time.monotonic()
+            await world.server.stop()
+            assert time.monotonic() - began < 2
+            assert world.runtime.cancels
+            with pytest.raises(Exception, match=r"payload|closed|reset|disconnect"):
+                await running.text()
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+async def test_a_signal_drains_and_a_second_one_cuts(tmp_path: Path, signals: int):
+    async with gateway_world(tmp_path, starts=False) as world:
+        gate = asyncio.Event()
+        world.engine.scripts.append(Script((Delta("Hel", tokens=1), gate, Delta("lo", tokens=1))))
+        ports: list[int] = []
+        serving = asyncio.create_task(
+            serve(world.server, world.gateway, world.runtime, drain_s=30, started=ports.append)
+        )
+        await until(lambda: ports)
+        async with http(world) as client:
+            running = await client.post(CHAT, json=body(stream=True))
+            os.kill(os.getpid(), signal.SIGTERM)
+            await until(lambda: world.parts.draining)
+            async with client.get("/readyz") as response:
+                assert response.status == 503
+            if signals == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.wait_for(serving, 5)
+                assert world.runtime.cancels
+                with pytest.raises(Exception, match=r"payload|closed|reset|disconnect"):
+                    await running.text()
+            else:
+                gate.set()
+                assert "[DONE]" in await running.text()
+                await asyncio.wait_for(serving, 5)
+        with pytest.raises(OSError, match=r"refused|Connect"):
+            await asyncio.open_connection("127.0.0.1", ports[0])
+
+
+async def test_a_port_in_use_and_missing_tls_files_are_configuration_errors(
+    world: World, tmp_path: Path
+):
+    for options in ({"port": world.server.port}, {"tls_cert": "a.pem", "tls_key": "b.pem"}):
+        config = Config(service=ServiceConfig(**{"port": 0, "data_dir": tmp_path, **options}))
+        with pytest.raises(ConfigError):
+            await GatewayServer(world.gateway, config).start()
+
+
+async def test_tls_serves_the_same_api(tmp_path: Path):
+    certificate, key = self_signed(tmp_path)
+    async with gateway_world(tmp_path, tls_cert=certificate, tls_key=key) as world:
+        context = ssl.create_default_context(cafile=str(certificate))
+        async with aiohttp.ClientSession() as client:
+            url = f"https://localhost:{world.server.port}/healthz"
+            async with client.get(url, ssl=context) as response:
+                assert response.status == 200
+
+
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(minutes=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    paths = folder / "cert.pem", folder / "key.pem"
+    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return paths
