@@ -1,8 +1,8 @@
 """How many events a second one core handles with its digest, and what an idle session costs it.
 
 A seeded load of agents is recorded once against the core: cards that carry out every action after
-a delay, sessions that come back after a tool gap. Then the record alone is handed to fresh cores and
-timed, so that nothing but `Base.handle` is measured; each run must end in the recorded digest.
+a delay, sessions that come back after a tool gap. Then the record alone is handed to restored cores
+and timed, so that nothing but `Base.handle` is measured; each run must end in the recorded digest.
 The mix is counted from the record and reported with the figure.
 
 Run: `python -m bench.micro.core` (prints JSON).
@@ -99,14 +99,13 @@ class Load:
         elif isinstance(action, act.StoreKv):
             tokens = self.context[int(action.session)]
             self.stored[action.entry] = tokens
-            answer = ev.KvStored(
-                action.card, action.slot, action.entry, tokens, tokens * BYTES_PER_TOKEN
-            )
-            self._later(30 * MILLISECOND_NS, answer)
+            size = tokens * BYTES_PER_TOKEN
+            stored = ev.KvStored(action.card, action.slot, action.entry, tokens, size)
+            self._later(30 * MILLISECOND_NS, stored)
         elif isinstance(action, act.LoadKv):
             tokens = self.stored[action.entry]
-            answer = ev.KvLoaded(action.card, action.slot, action.entry, tokens)
-            self._later(12 * MILLISECOND_NS, answer)
+            loaded = ev.KvLoaded(action.card, action.slot, action.entry, tokens)
+            self._later(12 * MILLISECOND_NS, loaded)
         elif isinstance(action, act.DropEntry):
             self._later(MILLISECOND_NS, ev.EntryDropped(action.entry))
         elif isinstance(action, act.SetTimer):
@@ -201,8 +200,8 @@ def measure(
 ) -> dict[str, Any]:
     """Return events per CPU second over several runs, the mix, and the digest they agree on.
 
-    The warm-up lasts until the sessions have had their first turns; it is not timed. CPU time, since
-    the core is one thread that waits for nothing and other processes may share the machine.
+    The warm-up lasts until the sessions have had their first turns; it is not timed. CPU time,
+    since the core is one thread that waits for nothing and other processes may share the machine.
     """
     warm = cards + 7 * sessions
     load = Load(cards=cards, sessions=sessions, seed=seed)

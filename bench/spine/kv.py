@@ -226,7 +226,7 @@ class _Measuring:
                 temperature=0.0,
             )
             prompt = await self._engine.prepare(request, lineage)
-            if abs(prompt.tokens - target) <= target // 100:
+            if abs(prompt.tokens - target) <= target // 50:
                 return request, prompt
             size = size * target // prompt.tokens
         raise BenchError(

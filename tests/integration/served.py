@@ -44,7 +44,7 @@ def tiny_cards(
     model: Path, *, name: str = "emb", served: str = "tiny", cards: int = 2, **more: int
 ) -> str:
     """Return the configuration of embedded cards on a GGUF file."""
-    keys = {"slots": 8, "running_max": 1, "kv_tokens": 16_384, **more}
+    keys = {"slots": 16, "running_max": 1, "kv_tokens": 16_384, **more}
     lines = "".join(f"{key} = {value}\n" for key, value in keys.items())
     return (
         f'[[engine]]\nkind = "llamacpp"\nname = "{name}"\nmodel = "{served}"\npath = "{model}"\n'
@@ -78,7 +78,7 @@ def until(true: Callable[[], Found], *, within_s: float = WAIT_S) -> Found:
 class Served:
     """One data folder and the service on it. `url` is the address of the run that goes on."""
 
-    def __init__(self, folder: Path, engines: str, *, more: str = "") -> None:
+    def __init__(self, folder: Path, engines: str, *, service: str = "", more: str = "") -> None:
         self.folder = folder
         self.data = folder / "data"
         self.config = folder / "bedplate.toml"
@@ -87,17 +87,17 @@ class Served:
         self._process: subprocess.Popen[str] | None = None
         self._pids: dict[int, int] = {}
         self.data.mkdir(mode=0o700, parents=True)
-        self.configure(engines, more=more)
+        self.configure(engines, service=service, more=more)
         now = time.time_ns()
         with KeyStore(self.data / "keys.db") as keys:
             self.acme = keys.add("acme", now_ns=now).secret
             self.rival = keys.add("rival", now_ns=now, lanes=(BATCH,)).secret
             self.operator = keys.add("ops", now_ns=now, admin=True).secret
 
-    def configure(self, engines: str, *, more: str = "") -> None:
+    def configure(self, engines: str, *, service: str = "", more: str = "") -> None:
         """Write the configuration of the next start."""
         self.config.write_text(
-            f'[service]\nport = 0\ndata_dir = "{self.data}"\n'
+            f'[service]\nport = 0\ndata_dir = "{self.data}"\n{service}\n'
             f'[pool]\npath = "{self.folder / "pool"}"\nsize_bytes = "512MiB"\n{more}\n{engines}'
         )
 
@@ -140,10 +140,14 @@ class Served:
         self._pids |= {pid: start_ticks(pid) for pid in [self.pid, *self.cards().values()]}
         return said
 
-    def stop(self, sign: int = signal.SIGTERM, *, within_s: float = STOP_S) -> int:
-        """Ask the service to end, and return its exit status."""
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the service."""
         assert self._process is not None
-        self._process.send_signal(sign)
+        self._process.send_signal(number)
+
+    def stop(self, number: int = signal.SIGTERM, *, within_s: float = STOP_S) -> int:
+        """Ask the service to end, and return its exit status."""
+        self.send_signal(number)
         return self.ended(within_s=within_s)
 
     def ended(self, *, within_s: float = STOP_S) -> int:

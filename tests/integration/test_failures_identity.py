@@ -65,10 +65,11 @@ def test_f14_another_tenants_session_is_not_found_and_the_attempt_is_kept(
     for name in (session, "never-was"):
         for method in ("GET", "DELETE"):
             path = f"/v1/sessions/{name}"
-            answers.append(served_fake.http(method, path, served_fake.rival))
-    told = {(answer.status_code, answer.text) for answer in answers}
+            answer = served_fake.http(method, path, served_fake.rival)
+            answers.append((answer.status_code, answer.text.replace(name, "NAME")))
+    told = set(answers)
     assert len(told) == 1
-    assert answers[0].status_code == 404
+    assert answers[0][0] == 404
     forged = served_fake.http(
         "POST", CHAT, served_fake.rival, json=body(), headers={"X-Session-Id": session}
     )

@@ -1,4 +1,4 @@
-"""Run seeds by hand: `python -m tests.sim --seeds 100000 --start 0`; stops at the first that fails."""
+"""Run seeds by hand: `python -m tests.sim --seeds 100000 --start 0`; stops at the first failure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.sim.fuzz import run_seed
 
 
 def main() -> int:
-    """Run the seeds asked for; print each digest when asked, and what failed with how to repeat it."""
+    """Run the seeds asked for; print digests when asked, and what failed with how to repeat it."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seeds", type=int, default=200, help="how many seeds")
     parser.add_argument("--start", type=int, default=0, help="first seed")

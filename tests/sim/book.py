@@ -1,6 +1,7 @@
 """What an observer knows: slots, KV, pool entries and turns, from events and actions alone.
 
-The book never asks the core. It is the physics: what a card holds after the answers that were given.
+The book never asks the core. It is the physics: what a card holds after the answers so far. Longer
+than other modules since one small method stands for each event and each action, all over one state.
 `hear` takes an event in, `see` takes one action in; the checkers look at the book before each.
 A turn that the client no longer waits for may still run: `Turn.over` is the client's side,
 `Slot.turn` the card's.
@@ -8,6 +9,7 @@ A turn that the client no longer waits for may still run: `Turn.over` is the cli
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -154,6 +156,11 @@ class Session:
     """When its last turn ended: leases run from here."""
 
 
+def snake(kind: type) -> str:
+    """Return a class name as the methods that handle it are called."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+
+
 class Book:
     """All of it."""
 
@@ -236,25 +243,25 @@ class Book:
         if now - self.now > JUMP_NS:
             self.last_fault_ns = now
         self.now = now
-        handler = getattr(self, f"_{type(event).__name__}", None)
+        handler = getattr(self, f"heard_{snake(type(event))}", None)
         if handler is not None:
             handler(event)
 
-    def _PolicyChanged(self, event: ev.PolicyChanged) -> None:
+    def heard_policy_changed(self, event: ev.PolicyChanged) -> None:
         self.policy = event.policy
         self.shutdown = False
         self.policy_ns = self.last_fault_ns = self.now
 
-    def _JournalStalled(self, event: ev.JournalStalled) -> None:
+    def heard_journal_stalled(self, event: ev.JournalStalled) -> None:
         self.stalled = event.on
 
-    def _ShutdownRequested(self, event: ev.ShutdownRequested) -> None:
+    def heard_shutdown_requested(self, event: ev.ShutdownRequested) -> None:
         self.shutdown = True
 
-    def _TimerFired(self, event: ev.TimerFired) -> None:
+    def heard_timer_fired(self, event: ev.TimerFired) -> None:
         self.timer_ns = None
 
-    def _TurnArrived(self, event: ev.TurnArrived) -> None:
+    def heard_turn_arrived(self, event: ev.TurnArrived) -> None:
         session = self.sessions.get(event.session)
         if session is None or not session.alive:
             session = Session(tenant=event.tenant)
@@ -281,12 +288,12 @@ class Book:
             return None
         return found
 
-    def _TokensEmitted(self, event: ev.TokensEmitted) -> None:
+    def heard_tokens_emitted(self, event: ev.TokensEmitted) -> None:
         turn = self.current(event.turn, event.attempt)
         if turn is not None:
             turn.delivered = max(turn.delivered, event.out_tokens)
 
-    def _TurnEnded(self, event: ev.TurnEnded) -> None:
+    def heard_turn_ended(self, event: ev.TurnEnded) -> None:
         turn = self.current(event.turn, event.attempt)
         if turn is None:
             return
@@ -307,7 +314,7 @@ class Book:
             else:
                 slot.tokens, slot.known, slot.remains_tokens = (), False, turn.need
 
-    def _DispatchFailed(self, event: ev.DispatchFailed) -> None:
+    def heard_dispatch_failed(self, event: ev.DispatchFailed) -> None:
         turn = self.current(event.turn, event.attempt)
         if turn is None:
             return
@@ -324,15 +331,15 @@ class Book:
             slot.turn, slot.idle_since_ns = "", self.now
         turn.running, turn.waiting_since_ns = False, self.now
 
-    def _TurnCancelled(self, event: ev.TurnCancelled) -> None:
+    def heard_turn_cancelled(self, event: ev.TurnCancelled) -> None:
         if event.turn in self.turns:
             self.turns[event.turn].cancelled = True
 
-    def _SessionClosed(self, event: ev.SessionClosed) -> None:
+    def heard_session_closed(self, event: ev.SessionClosed) -> None:
         if event.session in self.sessions:
             self.sessions[event.session].closed = True
 
-    def _KvStored(self, event: ev.KvStored) -> None:
+    def heard_kv_stored(self, event: ev.KvStored) -> None:
         entry = self.entries.get(event.entry)
         if entry is not None and not entry.stored:
             entry.stored, entry.size = True, event.size_bytes
@@ -340,7 +347,7 @@ class Book:
         if slot is not None and slot.op == "store" and slot.entry == event.entry:
             slot.op, slot.entry, slot.clean = "", -1, True
 
-    def _KvLoaded(self, event: ev.KvLoaded) -> None:
+    def heard_kv_loaded(self, event: ev.KvLoaded) -> None:
         slot = self.slot_of(event.card, event.slot)
         if slot is not None and slot.op == "load" and slot.entry == event.entry:
             slot.tokens, slot.known = self.entries[event.entry].tokens, True
@@ -348,17 +355,17 @@ class Book:
             slot.kept = True
             slot.idle_since_ns = self.now
 
-    def _KvDropped(self, event: ev.KvDropped) -> None:
+    def heard_kv_dropped(self, event: ev.KvDropped) -> None:
         slot = self.slot_of(event.card, event.slot)
         if slot is not None and slot.op == "drop":
             slot.clear(self.now)
 
-    def _EntryDropped(self, event: ev.EntryDropped) -> None:
+    def heard_entry_dropped(self, event: ev.EntryDropped) -> None:
         entry = self.entries.get(event.entry)
         if entry is not None and entry.dropping:
             del self.entries[event.entry]
 
-    def _KvFailed(self, event: ev.KvFailed) -> None:
+    def heard_kv_failed(self, event: ev.KvFailed) -> None:
         self.last_fault_ns = self.now
         if event.op == "drop_entry":
             entry = self.entries.get(event.entry)
@@ -382,7 +389,7 @@ class Book:
         elif slot.entry == event.entry:
             slot.op, slot.entry = "", -1
 
-    def _CardUp(self, event: ev.CardUp) -> None:
+    def heard_card_up(self, event: ev.CardUp) -> None:
         self._empty_card(event.card)
         self.last_fault_ns = self.now
         before = self.cards.get(event.card)
@@ -391,13 +398,13 @@ class Book:
         card.slots = [Slot() for _ in range(event.slots)]
         self.cards[event.card] = card
 
-    def _CardDown(self, event: ev.CardDown) -> None:
+    def heard_card_down(self, event: ev.CardDown) -> None:
         self.last_fault_ns = self.now
         self._empty_card(event.card)
         if event.card in self.cards:
             self.cards[event.card].alive = False
 
-    def _CardDraining(self, event: ev.CardDraining) -> None:
+    def heard_card_draining(self, event: ev.CardDraining) -> None:
         self.last_fault_ns = self.now
         if event.card in self.cards:
             self.cards[event.card].draining = event.on
@@ -416,11 +423,11 @@ class Book:
 
     def see(self, action: act.Action) -> None:
         """Take an action in."""
-        handler = getattr(self, f"_{type(action).__name__}_out", None)
+        handler = getattr(self, f"saw_{snake(type(action))}", None)
         if handler is not None:
             handler(action)
 
-    def _Dispatch_out(self, action: act.Dispatch) -> None:
+    def saw_dispatch(self, action: act.Dispatch) -> None:
         turn = self.turns[action.turn]
         turn.attempts, turn.limit, turn.running = action.attempt, action.limit_tokens, True
         turn.card, turn.slot, turn.stopping = action.card, action.slot, False
@@ -433,13 +440,13 @@ class Book:
         slot.turn, slot.session, slot.branch = action.turn, action.session, action.branch
         slot.tenant, slot.loaded, slot.clean = turn.arrived.tenant, False, False
 
-    def _CancelTurn_out(self, action: act.CancelTurn) -> None:
+    def saw_cancel_turn(self, action: act.CancelTurn) -> None:
         self.turns[action.turn].stopping = True
 
-    def _Refuse_out(self, action: act.Refuse) -> None:
+    def saw_refuse(self, action: act.Refuse) -> None:
         self._over(action.turn)
 
-    def _FailTurn_out(self, action: act.FailTurn) -> None:
+    def saw_fail_turn(self, action: act.FailTurn) -> None:
         self._over(action.turn)
 
     def _over(self, name: str) -> None:
@@ -448,7 +455,7 @@ class Book:
         turn.over = True
         self.open.pop(name, None)
 
-    def _Settled_out(self, action: act.Settled) -> None:
+    def saw_settled(self, action: act.Settled) -> None:
         if action.turn:
             turn = self.turns[action.turn]
             turn.settled += 1
@@ -456,13 +463,13 @@ class Book:
             self.open.pop(action.turn, None)
             self.sessions[action.session].settled_ns = self.now
 
-    def _LoadKv_out(self, action: act.LoadKv) -> None:
+    def saw_load_kv(self, action: act.LoadKv) -> None:
         slot = self.cards[action.card].slots[action.slot]
         slot.op, slot.entry = "load", action.entry
         slot.session, slot.branch = action.session, action.branch
         slot.tenant = self.entries[action.entry].tenant
 
-    def _StoreKv_out(self, action: act.StoreKv) -> None:
+    def saw_store_kv(self, action: act.StoreKv) -> None:
         card = self.cards[action.card]
         slot = card.slots[action.slot]
         slot.op, slot.entry = "store", action.entry
@@ -477,18 +484,18 @@ class Book:
             since_ns=self.now,
         )
 
-    def _DropKv_out(self, action: act.DropKv) -> None:
+    def saw_drop_kv(self, action: act.DropKv) -> None:
         self.cards[action.card].slots[action.slot].op = "drop"
 
-    def _DropEntry_out(self, action: act.DropEntry) -> None:
+    def saw_drop_entry(self, action: act.DropEntry) -> None:
         self.entries[action.entry].dropping = True
 
-    def _SetTimer_out(self, action: act.SetTimer) -> None:
+    def saw_set_timer(self, action: act.SetTimer) -> None:
         self.timer_ns = action.at_ns
 
-    def _ClearTimer_out(self, action: act.ClearTimer) -> None:
+    def saw_clear_timer(self, action: act.ClearTimer) -> None:
         self.timer_ns = None
 
-    def _SessionEnded_out(self, action: act.SessionEnded) -> None:
+    def saw_session_ended(self, action: act.SessionEnded) -> None:
         self.ended += 1
         self.sessions[action.session].alive = False

@@ -1,7 +1,8 @@
-"""Virtual cards and a virtual pool: they carry out actions, late, wrongly or not at all, and answer.
+"""Virtual cards and a virtual pool: they carry out actions, late, wrongly or not at all.
 
-An order to a card that died and is not yet known to be dead is lost with it. A card is honest about physics: what it reuses is what it truly holds (`sequence.usable`), and a
-unified cache that would overflow raises, because on the real engine it kills every neighbour.
+An order to a card that died and is not yet known to be dead is lost with it. A card is honest about
+physics: what it reuses is what it truly holds (`sequence.usable`). That its cache never overflows,
+which on the real engine kills every neighbour, is a check (`checks_kv.CardRoom`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What must hold at every step, whatever the core decides: the runner and the list of checks.
 
-A check is told each event and each action before the book takes it in, and each end of a step after.
-It raises CheckFailed with its own name. No check shares code with the core.
+A check is told each event and action before the book takes it in, and each end of a step after. It
+raises CheckFailed with its own name. No check shares code with the core.
 """
 
 from __future__ import annotations

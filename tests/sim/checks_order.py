@@ -168,7 +168,7 @@ class Work(Check):
 
 
 class Order(Check):
-    """Lower lanes do not overtake; inside a lane no tenant is served over and over before another."""
+    """Lower lanes do not overtake; in a lane no tenant is served over and over before another."""
 
     name = "order"
 
@@ -211,7 +211,7 @@ class Order(Check):
         self.need(self.overtaken[name] <= most, f"{name} overtaken {most} times: {action}")
 
     def _before(self, turn: Turn, first: Turn, card: Card) -> bool:
-        """The turn has surely been ready since before the other's placement began, and fits there."""
+        """The turn was surely ready before the other's placement began, and fits there."""
         look = self.observer
         waited = self.book.now - max(turn.waiting_since_ns, self._branch_idle_since(turn))
         if waited < SETTLED_NS or not look.ready(turn) or not look.admitted(turn):

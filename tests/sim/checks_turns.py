@@ -218,9 +218,9 @@ class Refusals(Check):
     def _over_quota(self, event: ev.TurnArrived) -> bool:
         book, tenant = self.book, self.book.tenant_policy(event.tenant)
         mine = [turn for turn in book.turns.values() if turn.arrived.tenant == event.tenant]
-        if tenant.inflight_max:
-            if sum(1 for turn in mine if turn.accepted and not turn.over) >= tenant.inflight_max:
-                return True
+        inflight = sum(1 for turn in mine if turn.accepted and not turn.over)
+        if tenant.inflight_max and inflight >= tenant.inflight_max:
+            return True
         recent = [turn for turn in mine if turn.accepted and book.now - turn.at_ns <= 2 * MINUTE_NS]
         requests, tokens = tenant.requests_per_minute, tenant.tokens_per_minute
         if requests and sum(book.now - t.at_ns <= MINUTE_NS for t in recent) >= requests - 1:

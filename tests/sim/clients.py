@@ -1,4 +1,4 @@
-"""Agents: sessions whose prompts grow, fork, are cut back, cancelled, retried, closed or abandoned."""
+"""Agents: sessions whose prompts grow, fork, are cut, cancelled, retried, closed or abandoned."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from bedplate.core import actions as act
 from bedplate.core import events as ev
 from bedplate.core.ids import CardId, SessionId, SlotId, TurnId
 from bedplate.core.limits import DISPATCH_ATTEMPTS_MAX, Policy
+from tests.sim.book import snake
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class Naive:
         self.now, self.out = now_ns, []
         if isinstance(event, ev.TimerFired):
             self.timer = None
-        handler = getattr(self, f"on_{type(event).__name__}", None)
+        handler = getattr(self, f"on_{snake(type(event))}", None)
         if handler is not None:
             handler(event)
         self._expire()
@@ -77,27 +78,27 @@ class Naive:
 
     # -- events
 
-    def on_PolicyChanged(self, event: ev.PolicyChanged) -> None:
+    def on_policy_changed(self, event: ev.PolicyChanged) -> None:
         self.policy, self.closing = event.policy, False
 
-    def on_JournalStalled(self, event: ev.JournalStalled) -> None:
+    def on_journal_stalled(self, event: ev.JournalStalled) -> None:
         self.stalled = event.on
 
-    def on_ShutdownRequested(self, event: ev.ShutdownRequested) -> None:
+    def on_shutdown_requested(self, event: ev.ShutdownRequested) -> None:
         self.closing = True
 
-    def on_CardUp(self, event: ev.CardUp) -> None:
+    def on_card_up(self, event: ev.CardUp) -> None:
         self._lose(event.card)
         self.cards[event.card] = event
 
-    def on_CardDown(self, event: ev.CardDown) -> None:
+    def on_card_down(self, event: ev.CardDown) -> None:
         self._lose(event.card)
         self.cards.pop(event.card, None)
 
-    def on_CardDraining(self, event: ev.CardDraining) -> None:
+    def on_card_draining(self, event: ev.CardDraining) -> None:
         (self.draining.add if event.on else self.draining.discard)(event.card)
 
-    def on_TurnArrived(self, event: ev.TurnArrived) -> None:
+    def on_turn_arrived(self, event: ev.TurnArrived) -> None:
         policy = self.policy
         assert policy is not None
         limit = event.limit_tokens or policy.lanes[event.lane].output_tokens
@@ -138,12 +139,12 @@ class Naive:
             return "quota_exceeded"
         return ""
 
-    def on_TokensEmitted(self, event: ev.TokensEmitted) -> None:
+    def on_tokens_emitted(self, event: ev.TokensEmitted) -> None:
         job = self._running(event.turn, event.attempt)
         if job is not None:
             job.out = event.out_tokens
 
-    def on_TurnEnded(self, event: ev.TurnEnded) -> None:
+    def on_turn_ended(self, event: ev.TurnEnded) -> None:
         job = self._running(event.turn, event.attempt)
         if job is None:
             return
@@ -153,14 +154,14 @@ class Naive:
             self.out.append(act.FailTurn(event.turn, "engine_error", event.status))
         self._settle(job, event.status, event.prompt_tokens, event.cached_tokens)
 
-    def on_DispatchFailed(self, event: ev.DispatchFailed) -> None:
+    def on_dispatch_failed(self, event: ev.DispatchFailed) -> None:
         job = self._running(event.turn, event.attempt)
         if job is not None:
             job.out = event.out_tokens
             self._leave(job)
             self._again(job, retryable=event.retryable)
 
-    def on_TurnCancelled(self, event: ev.TurnCancelled) -> None:
+    def on_turn_cancelled(self, event: ev.TurnCancelled) -> None:
         job = self.jobs.get(event.turn)
         if job is None or job.over or job.cancelled:
             return
@@ -170,18 +171,18 @@ class Naive:
         else:
             self._settle(job, "cancelled", 0, 0)
 
-    def on_SessionClosed(self, event: ev.SessionClosed) -> None:
+    def on_session_closed(self, event: ev.SessionClosed) -> None:
         if event.session in self.sessions:
             self.closed.add(event.session)
             for name, job in self.jobs.items():
                 if job.arrived.session == event.session:
-                    self.on_TurnCancelled(ev.TurnCancelled(name, "client_cancelled"))
+                    self.on_turn_cancelled(ev.TurnCancelled(name, "client_cancelled"))
 
-    def on_KvDropped(self, event: ev.KvDropped) -> None:
+    def on_kv_dropped(self, event: ev.KvDropped) -> None:
         if self.full.get((event.card, event.slot), ("", 0))[0] == "drop":
             del self.full[(event.card, event.slot)]
 
-    def on_KvFailed(self, event: ev.KvFailed) -> None:
+    def on_kv_failed(self, event: ev.KvFailed) -> None:
         if event.op == "drop" and (event.card, event.slot) in self.full:
             self.out.append(act.DropKv(event.card, event.slot))
 

@@ -1,4 +1,4 @@
-"""What one seed draws: cards, policy, load and faults. The only place, with the world, that is random."""
+"""What one seed draws: cards, policy, load and faults."""
 
 from __future__ import annotations
 

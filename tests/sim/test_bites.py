@@ -20,7 +20,7 @@ from bedplate.core.ids import (
 )
 from bedplate.core.limits import LanePolicy, Policy, TenantPolicy
 from bedplate.core.units import MINUTE_NS, SECOND_NS
-from tests.sim.checkers import Checkers, CheckFailed
+from tests.sim.checkers import Check, Checkers, CheckFailed
 from tests.sim.checks_order import Order
 
 Step = tuple[ev.Event, Sequence[act.Action]]
@@ -102,8 +102,14 @@ KEPT: list[Step] = [*ONE[:-1], (ends("a"), [settles("a"), stores()]), (stored(),
 TICK: Step = (ev.ToolProgress(SessionId("nobody"), BranchId(0), 0), [])
 
 
-def play(steps: Sequence[Step], *, finish: bool = False, every_ns: int = SECOND_NS) -> None:
-    checkers = Checkers()
+def play(
+    steps: Sequence[Step],
+    *,
+    finish: bool = False,
+    every_ns: int = SECOND_NS,
+    kinds: Sequence[type[Check]] | None = None,
+) -> None:
+    checkers = Checkers(kinds)
     now = 10**12
     for event, actions in steps:
         checkers.step(now, event, tuple(actions))
@@ -490,13 +496,15 @@ def test_right_sequences_pass() -> None:
     )
     play([*KEPT, (MORE, [drops()]), dropped, loaded])
     ended = act.SessionEnded(SessionId("s"), "expired")
-    gone = (TICK[0], [drops(), act.DropEntry(EntryId(1)), ended])
-    acks = [(ev.KvDropped(CardId("c"), SlotId(0)), []), (ev.EntryDropped(EntryId(1)), [])]
+    gone: Step = (TICK[0], [drops(), act.DropEntry(EntryId(1)), ended])
+    acks: list[Step] = [
+        (ev.KvDropped(CardId("c"), SlotId(0)), []),
+        (ev.EntryDropped(EntryId(1)), []),
+    ]
     play([*KEPT, gone, *acks], finish=True)
 
 
 def test_tenant_that_is_passed_over_and_over_is_caught() -> None:
-    checkers = Checkers([Order])
     steps: list[Step] = [*UP, *[TICK] * 20, (arrives("u", "u", tenant=TenantId("u")), [])]
     for number in range(60):
         name = f"a{number}"
@@ -506,8 +514,7 @@ def test_tenant_that_is_passed_over_and_over_is_caught() -> None:
             (ev.KvDropped(CardId("c"), SlotId(0)), [act.SessionEnded(SessionId(name), "closed")])
         ]
     with pytest.raises(CheckFailed, match="u overtaken") as caught:
-        for number, (event, actions) in enumerate(steps):
-            checkers.step(10**12 + number * SECOND_NS, event, tuple(actions))
+        play(steps, kinds=[Order])
     assert caught.value.name == "order"
 
 

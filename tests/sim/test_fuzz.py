@@ -32,7 +32,7 @@ def run(seed: int) -> None:
     """Run a seed; on failure say how to repeat it."""
     try:
         result = run_seed(seed)
-    except Exception as error:
+    except AssertionError as error:
         repeat = f"python -m tests.sim --seeds 1 --start {seed}"
         pytest.fail(f"seed {seed}, commit {commit()}, repeat: {repeat}\n{error!r}")
     assert result.steps > 0

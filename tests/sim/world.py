@@ -1,7 +1,7 @@
 """The event heap: one seed, one core, virtual time, faults that stop, and then it must drain.
 
 Heap entries are ordered by (time_ns, rank, serial). The world carries out each action and posts the
-answers; the checkers see every step. Nothing here knows how the core decides. The one timer is armed
+answers; the checkers see every step. Nothing here knows how the core decides. The timer is armed
 and cleared exactly as SetTimer and ClearTimer say, so a timer that the core lost shows as a hang.
 """
 
@@ -130,8 +130,7 @@ class World:
         if self.steps > STEPS_MAX:
             raise CheckFailed("drain", f"more than {STEPS_MAX} steps")
         if isinstance(event, ev.TurnEnded) and event.status in GOOD_ENDS:
-            if self.checkers.book.current(event.turn, event.attempt) is not None:
-                self.crowd.learn(event)
+            self._learn(event)
         if isinstance(event, _TURN_EVENTS) and self._chance(self.options.faults.stale):
             self.past.append(event)
         actions = self.core.handle(self.now, event)
@@ -140,6 +139,10 @@ class World:
         for action in actions:
             self._carry_out(action)
             self.crowd.hear(action)
+
+    def _learn(self, event: ev.TurnEnded) -> None:
+        if self.checkers.book.current(event.turn, event.attempt) is not None:
+            self.crowd.learn(event)
 
     def _spin(self, event: ev.Event, actions: tuple[act.Action, ...]) -> None:
         idle = isinstance(event, ev.TimerFired) and all(

@@ -1,4 +1,4 @@
-"""Show what runs and what waits in the running service, and why; drain cards, close sessions."""
+"""Show what runs and what waits in the running service, and why; take cards out and in."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _chosen(
     chosen = [
         one
         for one in found
-        if (session is None or one["id"] == session)
+        if (session is None or session in (one["id"], one["name"]))
         and (tenant is None or one["tenant"] == tenant)
         and (not waiting or one["open_turns"])
     ]
@@ -100,7 +100,7 @@ def _print_cards(state: dict[str, Any]) -> None:
 def _print_sessions(shown: list[dict[str, Any]], now_ns: int) -> None:
     rows = [
         (
-            one["id"],
+            one["name"],
             one["tenant"],
             one["lane"],
             branch["branch"],
@@ -116,7 +116,7 @@ def _print_sessions(shown: list[dict[str, Any]], now_ns: int) -> None:
     if rows:
         print_table(columns, rows)
     else:
-        print_text("no session is open")
+        print_text("no such session is open")
 
 
 def _place(branch: dict[str, Any]) -> str:

@@ -38,5 +38,7 @@ class Admin:
         """Answer with cards, pool, lanes and sessions, and why each turn waits."""
         parts = self._parts
         parts.door.admit_operator(exchange, parts.runtime.now_ns())
-        sessions = [shown for _, shown in parts.view.sessions(None)]
+        name_of = parts.recogniser.public_id
+        found = parts.view.sessions(None)
+        sessions = [{**shown, "name": name_of(session)} for session, shown in found]
         await respond_json(exchange, {**parts.view.state(), "sessions": sessions})

@@ -30,6 +30,8 @@ from bedplate.gateway.limits import limit_headers
 from bedplate.gateway.metrics import CLIENT_GONE, Metrics, runtime_families
 from bedplate.gateway.parts import Parts
 
+SERIAL_BYTES = 12
+
 Handler = Callable[[Exchange], Awaitable[None]]
 
 log = logging.getLogger("bedplate.gateway")
@@ -71,7 +73,7 @@ class Gateway:
         """Handle one HTTP request."""
         if scope["type"] != "http":
             raise ValueError(f"only http is served, not {scope['type']}")
-        exchange = Exchange(scope, receive, send)
+        exchange = Exchange(scope, receive, send, self.parts.words.draw(SERIAL_BYTES))
         counts = self.parts.counts
         counts.open += 1
         route = self._exact.get(exchange.path) or self._tree(exchange.path)

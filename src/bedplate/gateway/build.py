@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-
 from bedplate.config import Config
 from bedplate.core import view
 from bedplate.core.ids import SessionId
@@ -22,6 +20,7 @@ from bedplate.gateway.parts import Parts
 from bedplate.gateway.recognition import NOTE_KIND as RECOGNISED
 from bedplate.gateway.recognition import Recogniser
 from bedplate.gateway.view import CoreView
+from bedplate.gateway.words import Words
 from bedplate.runtime.service import Service
 
 SESSION_WORD_BYTES = 16
@@ -33,8 +32,9 @@ def build_gateway(config: Config, service: Service, keys: KeyStore) -> Gateway:
 
     Cost: reads the journal's notes of sessions and answers once; run it off the event loop.
     """
+    words = Words()
     recogniser = Recogniser(
-        lambda: secrets.token_hex(SESSION_WORD_BYTES),
+        lambda: words.draw(SESSION_WORD_BYTES),
         Bounds(sessions_max=config.service.sessions_max),
     )
     idempotency = IdempotencyTable()
@@ -56,6 +56,7 @@ def build_gateway(config: Config, service: Service, keys: KeyStore) -> Gateway:
             turned_away=TurnedAway(service.note),
             counts=Counts(),
             pacer=Pacer(config.service.header_wait_seconds),
+            words=words,
             body_bytes_max=config.service.body_bytes_max,
             keeps_content=config.journal.content,
         )

@@ -8,7 +8,6 @@ comments while nothing else is written. No stream has a timer of its own.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -66,13 +65,13 @@ class Exchange:
         "wrote_at",
     )
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, serial: str) -> None:
         self.scope = scope
         self.receive = receive
         self.send = send
         self.path: str = scope["path"]
         self.headers: dict[bytes, bytes] = {}
-        self.serial = os.urandom(12).hex()
+        self.serial = serial
         self.tenant = ""
         self.lane = ""
         self.status = 0

@@ -13,6 +13,7 @@ from bedplate.gateway.idempotency import IdempotencyTable
 from bedplate.gateway.metrics import Counts
 from bedplate.gateway.ports import Runtime, View
 from bedplate.gateway.recognition import Recogniser
+from bedplate.gateway.words import Words
 
 
 @dataclass(slots=True)
@@ -33,6 +34,7 @@ class Parts:
     turned_away: TurnedAway
     counts: Counts
     pacer: Pacer
+    words: Words
     body_bytes_max: int
     keeps_content: bool
     draining: bool = False

@@ -197,7 +197,7 @@ class LiveDriver:
 
     def _alarm(self, action: act.Alarm, seq: int) -> None:
         level = logging.WARNING if action.level else logging.INFO
-        _log.log(level, "water level %d of %s %s", action.level, action.kind, action.subject)
+        _log.log(level, "alarm %s of %s: level %d", action.kind, action.subject, action.level)
         body = {"kind": action.kind, "subject": action.subject, "level": action.level}
         self._note("alarm", "", "", {**body, "event_seq": seq})
 

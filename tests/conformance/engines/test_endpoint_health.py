@@ -9,8 +9,10 @@ import pytest
 
 from bedplate.config.engines import OpenaiEngine
 from bedplate.core.events import CardDown, CardReport, CardUp
+from bedplate.core.ids import CardId
 from bedplate.engines.openai import OpenAIEngine
-from tests.conformance.engines.cases import QUESTION, ask, hear, open_endpoint, until
+from bedplate.errors import EngineLost
+from tests.conformance.engines.cases import QUESTION, Case, ask, hear, open_endpoint, until
 from tests.fakes.openai_engine import Behaviour, FakeEngine
 
 # resuming
@@ -67,7 +69,62 @@ async def test_embeddings_come_back_in_order() -> None:
     assert result.prompt_tokens == 3
 
 
+async def test_embeddings_are_asked_of_each_endpoint_and_of_the_next_when_one_is_full() -> None:
+    fakes = (FakeEngine(), FakeEngine())
+    urls = [await fake.start() for fake in fakes]
+    settings = OpenaiEngine(
+        name="pair", model="fake", urls=tuple(urls), capabilities={"embeddings": True}
+    )
+    engine = OpenAIEngine(settings)
+    await engine.start(lambda event: None)
+    for _ in range(4):
+        tokens = (await engine.embed(["a"])).prompt_tokens
+    counted = [replica.counters.prompt_tokens for replica in engine._replicas.values()]
+    assert counted == [2 * tokens, 2 * tokens]
+    await fakes[0].stop()
+    for _ in range(4):
+        assert (await engine.embed(["a"])).vectors == ((1.0, 0.5),)
+    await fakes[1].stop()
+    with pytest.raises(EngineLost):
+        await engine.embed(["a"])
+    await engine.stop()
+
+
 # health
+
+
+async def test_each_endpoint_is_a_card_with_counters_and_health_of_its_own() -> None:
+    fakes = (FakeEngine(Behaviour(chunks=5)), FakeEngine(Behaviour(chunks=2)))
+    urls = [await fake.start() for fake in fakes]
+    settings = OpenaiEngine(name="pair", model="fake", urls=tuple(urls), server="vllm")
+    events: list[Any] = []
+    engine = OpenAIEngine(settings, probe_interval_s=0.02)
+    await engine.start(events.append)
+    case = Case(engine, events)
+    assert {card.card for card in case.cards} == {"pair-0", "pair-1"}
+    for name, fake in zip(("pair-0", "pair-1"), fakes, strict=True):
+        turn = await case.turn(case.request(), card=CardId(name), limit_tokens=500)
+        assert (await hear(engine, turn)).error is None
+        assert len(fake.chats()) == 1
+    await fakes[1].stop()
+    await until(lambda: any(isinstance(event, CardDown) for event in events))
+    assert {event.card for event in events if isinstance(event, CardDown)} == {"pair-1"}
+    await engine.stop()
+    last = {event.card: event for event in events if isinstance(event, CardReport)}
+    assert last["pair-0"].out_tokens_total == 5
+    await fakes[0].stop()
+
+
+async def test_a_refused_turn_takes_its_card_down_before_it_is_tried_again() -> None:
+    async with open_endpoint() as (fake, case):
+        turn = await case.turn(case.request())
+        engine: Any = case.engine
+        engine._replicas[turn.card]._watch.cancel()  # no probe helps
+        await fake.stop()
+        iterator = engine.run(turn)
+        with pytest.raises(EngineLost):
+            await anext(iterator)
+        assert isinstance(case.events[-1], CardDown)
 
 
 async def test_a_card_goes_down_with_its_endpoint_and_comes_up_again() -> None:

@@ -31,7 +31,7 @@ class Wire:
             "type": "http", "method": "POST", "path": "/x", "headers": list(headers),
             "client": ("10.0.0.1", 5),
         }  # fmt: skip
-        exchange = Exchange(scope, self.receive, self.send)
+        exchange = Exchange(scope, self.receive, self.send, "0" * 24)
         exchange.read_headers()
         return exchange
 

@@ -8,6 +8,7 @@ from bedplate.core import view
 from bedplate.core.ids import CardId, SessionId, TurnId
 from bedplate.engines.base import Delta, Finished, Started
 from bedplate.errors import (
+    CapacityError,
     ContextTooLong,
     EngineError,
     EngineLost,
@@ -173,6 +174,25 @@ async def test_a_lost_engine_is_replaced_and_nothing_is_sent_twice(start: Start)
     assert (row.body["prompt_tokens"], row.body["out_tokens"]) == (100, 3)
     assert row.body["attempts"] == 2
     assert reconcile(service.journal.read()).issues == ()
+    at_rest(service)
+
+
+async def test_a_card_without_room_is_passed_over_and_its_words_reach_the_client(
+    start: Start,
+) -> None:
+    engine = ScriptedEngine(cards=2)
+    full = Script(pieces=(), error=CapacityError("engine m is busy", retry_after_s=7.0))
+    engine.scripts[TurnId("t1")] = [full]
+    engine.scripts[TurnId("t2")] = [full, full]
+    service = await start(engine)
+    assert text_of(await read_all(service.submit(call("t1", session="a")))) == "abc"
+    with pytest.raises(CapacityError, match="engine m is busy") as caught:
+        await read_all(service.submit(call("t2", session="b")))
+    assert (caught.value.http_status, caught.value.retry_after_s) == (429, 7.0)
+    for turn in ("t1", "t2"):
+        assert len({run.card for run in engine.runs if run.turn == turn}) == 2
+    assert len(engine.runs) == 4
+    await settle(service)
     at_rest(service)
 
 

@@ -1,0 +1,1 @@
+"""Small benches that measure one part alone; each also runs by itself."""
