@@ -28,6 +28,7 @@ from bedplate.gateway.metrics import Counts
 from bedplate.gateway.parts import Parts
 from bedplate.gateway.recognition import Recogniser
 from bedplate.gateway.server import GatewayServer
+from bedplate.gateway.words import Words
 from tests.fakes.talking_engine import FakeRuntime, FakeView, TalkingEngine
 
 USER = {"role": "user", "content": "hi"}
@@ -86,6 +87,7 @@ async def gateway_world(
             turned_away=TurnedAway(runtime.note),
             counts=Counts(),
             pacer=Pacer(config.service.header_wait_seconds),
+            words=Words(),
             body_bytes_max=config.service.body_bytes_max,
             keeps_content=keeps_content,
         )

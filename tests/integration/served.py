@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -64,7 +65,7 @@ def endpoint(url: str, *, name: str = "up", served: str = "fake", **more: int) -
 Found = TypeVar("Found")
 
 
-def until(true: Callable[[], Found], *, within_s: float = WAIT_S) -> Found:
+def until(true: Callable[[], Found | None], *, within_s: float = WAIT_S) -> Found:
     """Return what `true` gives as soon as that is true."""
     end = time.monotonic() + within_s
     while True:
@@ -180,7 +181,7 @@ class Served:
             if ticks and start_ticks(pid) == ticks:
                 os.kill(pid, signal.SIGKILL)
         for pid, ticks in self._pids.items():
-            until(lambda pid=pid, ticks=ticks: not ticks or start_ticks(pid) != ticks)
+            until(partial(_gone, pid, ticks))
 
     def _said(self) -> str:
         """Return the document that is printed, in one write, once the service listens."""
@@ -233,7 +234,7 @@ class Served:
         state = self.state()
         lanes = sum(lane["waiting"] + lane["running"] for lane in state["lanes"])
         cards = sum(card["running"] + card["kv_running_tokens"] for card in state["cards"])
-        return lanes == cards == sum(one["open_turns"] for one in state["sessions"]) == 0
+        return not (lanes or cards or any(one["open_turns"] for one in state["sessions"]))
 
     def drain(self, card: str, *, on: bool) -> None:
         """Take a card out, or back in."""
@@ -285,6 +286,10 @@ class Served:
         assert replayed.digest_live == replayed.digest_replay
         assert bill.issues == ()
         assert bill.unexplained_tokens == 0
+
+
+def _gone(pid: int, ticks: int) -> bool:
+    return not ticks or start_ticks(pid) != ticks
 
 
 def events_of(raw: bytes) -> list[str]:

@@ -18,7 +18,7 @@ import pytest
 import requests
 
 from tests.fakes.openai_engine import Behaviour, FakeEngine, ThreadedEngine
-from tests.integration.served import CHAT, Served, endpoint, events_of, text_of, tiny_cards, until
+from tests.integration.served import CHAT, Served, endpoint, text_of, tiny_cards, until
 
 USER = {"role": "user", "content": "Please review the statement of account 12."}
 FULL_DISK_BYTES = 4096
@@ -26,7 +26,7 @@ FULL_DISK_BYTES = 4096
 
 
 @contextlib.contextmanager
-def in_front_of(folder: Path, engine: FakeEngine, **more: int) -> Iterator[Served]:
+def in_front_of(folder: Path, engine: FakeEngine, **more: Any) -> Iterator[Served]:
     with ThreadedEngine(engine) as url, Served(folder / "served", endpoint(url, **more)) as served:
         yield served
 
@@ -59,7 +59,7 @@ def test_sigterm_lets_a_stream_end_and_refuses_new_calls(tmp_path: Path) -> None
             assert kept.get(served.url + "/readyz", timeout=30).status_code == 200
             served.send_signal(signal.SIGTERM)
             until(lambda: kept.get(served.url + "/readyz", timeout=30).status_code == 503)
-            body = {"model": "fake", "messages": [USER]}
+            body: dict[str, Any] = {"model": "fake", "messages": [USER]}
             refused = kept.post(served.url + CHAT, json=body, timeout=30)
         assert refused.status_code == 503
         assert int(refused.headers["retry-after"]) >= 1
@@ -75,19 +75,21 @@ def test_sigterm_lets_a_stream_end_and_refuses_new_calls(tmp_path: Path) -> None
 def test_sigterm_cuts_what_does_not_end_in_time(tmp_path: Path) -> None:
     """Past its bound a drain cuts: the stream ends with an error event, never with `[DONE]`."""
     engine = FakeEngine(Behaviour(chunks=2_000, chunk_delay_s=0.05))
-    with ThreadedEngine(engine) as url:
-        served = Served(tmp_path / "served", endpoint(url), service="drain_seconds = 0.5")
-        with served:
-            rest = first_text(ask(served, "fake", "long", stream=True))
-            served.send_signal(signal.SIGTERM)
-            payloads = list(rest)
-            assert "[DONE]" not in payloads
-            assert json.loads(payloads[-1])["error"]["code"] == "draining"
-            assert served.ended() == 0
-            assert until(lambda: engine.chats()[0].aborted_s)
-            (row,) = served.rows().values()
-            assert row["status"] == "cancelled"
-            served.check_books()
+    bound = "drain_seconds = 0.5"
+    with (
+        ThreadedEngine(engine) as url,
+        Served(tmp_path / "served", endpoint(url), service=bound) as served,
+    ):
+        rest = first_text(ask(served, "fake", "long", stream=True))
+        served.send_signal(signal.SIGTERM)
+        payloads = list(rest)
+        assert "[DONE]" not in payloads
+        assert json.loads(payloads[-1])["error"]["code"] == "draining"
+        assert served.ended() == 0
+        assert until(lambda: engine.chats()[0].aborted_s)
+        (row,) = served.rows().values()
+        assert row["status"] == "error", "we cut it, so the tenant does not pay"
+        served.check_books()
 
 
 def test_sigterm_leaves_no_card(tmp_path: Path, tiny_model: Path) -> None:
@@ -193,7 +195,7 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path, stream: bool) -> 
 
 def call_briefly(served: Served, *, stream: bool) -> Any:
     """Call and give up soon: a call that came just before the disk was full waits for it."""
-    body = {"model": "fake", "messages": [USER], "stream": stream}
+    body: dict[str, Any] = {"model": "fake", "messages": [USER], "stream": stream}
     headers = {"authorization": f"Bearer {served.acme}"}
     time.sleep(0.05)
     return requests.post(served.url + CHAT, json=body, headers=headers, timeout=1)

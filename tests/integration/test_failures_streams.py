@@ -28,9 +28,7 @@ def call(served: Served, **body: Any) -> Any:
     """Call as a session of its own; the response of requests."""
     headers = {"X-Session-Id": str(uuid.uuid4())}
     body = {"messages": [ASK], "temperature": 0, **body}
-    return served.http(
-        "POST", CHAT, json=body, headers=headers, stream=bool(body.get("stream"))
-    )
+    return served.http("POST", CHAT, json=body, headers=headers, stream=bool(body.get("stream")))
 
 
 def choices_of(payloads: list[str]) -> list[dict[str, Any]]:
@@ -75,7 +73,7 @@ def test_f15_calls_split_anywhere_are_whole_and_the_same_unstreamed(
     first, second = '{"city":"Zürich","note":"a\\u00e9\\n"}', '{"account":"第7条"}'
     upstream.default = Behaviour(
         tool_calls=(
-            ToolCall("look_up", ('{"city":"Z', 'ürich","note":"a\\u00', 'e9\\', 'n"}'), "call_a"),
+            ToolCall("look_up", ('{"city":"Z', 'ürich","note":"a\\u00', "e9\\", 'n"}'), "call_a"),
             ToolCall("look_up", ('{"acc', 'ount":"第', '7条"}'), "call_b"),
         ),
         interleaved=interleaved,

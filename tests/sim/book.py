@@ -45,6 +45,8 @@ class Turn:
     delivered: int = 0
     limit: int = 0
     card: str = ""
+    failed_on: set[str] = field(default_factory=set)
+    """Cards that gave it up."""
     slot: int = -1
     waiting_since_ns: int = 0
     first_dispatch_ns: int = -1
@@ -320,6 +322,7 @@ class Book:
             return
         turn.delivered = max(turn.delivered, event.out_tokens)
         self.last_fault_ns = self.now
+        turn.failed_on.add(turn.card)
         self._off_card(turn)
         slot = self.slot_of(turn.card, turn.slot)
         if slot is not None:
@@ -416,6 +419,7 @@ class Book:
             return
         for slot in card.slots:
             if slot.turn:
+                self.turns[slot.turn].failed_on.add(name)
                 self._off_card(self.turns[slot.turn])
             slot.clear(self.now)
 

@@ -108,6 +108,8 @@ class Observer:
         whole = min(turn.arrived.prompt_tokens + self.book.limit_of(turn), most)
         if whole > up.context_tokens:
             return False
+        if up.card in turn.failed_on and self._other(turn, whole):
+            return False
         homes = self.bound(turn)
         if homes and up.card not in homes:
             return False
@@ -122,6 +124,20 @@ class Observer:
         running = sum(1 for _ in card.running())
         room = up.kv_tokens // self._block()
         return idle > 0 and running < up.running_max and self.blocks(whole) <= room - used
+
+    def _other(self, turn: Turn, whole: int) -> bool:
+        """A card that has not failed the turn could take it once it is idle: it may wait for it."""
+        for name, card in self.book.cards.items():
+            if not card.alive or card.draining or name in turn.failed_on:
+                continue
+            broken = sum(
+                self.blocks(self.book.held_tokens(card, slot)) for slot in card.slots if slot.broken
+            )
+            room = card.up.kv_tokens // self._block() - broken
+            fits = whole <= card.up.context_tokens and self.blocks(whole) <= room
+            if card.up.model == turn.arrived.model and fits:
+                return True
+        return False
 
     def _block(self) -> int:
         assert self.book.policy is not None

@@ -489,19 +489,17 @@ def test_right_sequences_pass() -> None:
     play(KEPT)
     play([*ONE, (MORE, [runs("b", expect_cached_tokens=25)])])
     play([*ONE, (CUT, [runs("b", expect_cached_tokens=10)])])
-    dropped = (ev.KvDropped(CardId("c"), SlotId(0)), [loads()])
-    loaded = (
+    dropped: Step = (ev.KvDropped(CardId("c"), SlotId(0)), [loads()])
+    loaded: Step = (
         ev.KvLoaded(CardId("c"), SlotId(1), EntryId(1), 25),
         [runs("b", slot=1, expect_cached_tokens=25, loaded=True)],
     )
     play([*KEPT, (MORE, [drops()]), dropped, loaded])
     ended = act.SessionEnded(SessionId("s"), "expired")
     gone: Step = (TICK[0], [drops(), act.DropEntry(EntryId(1)), ended])
-    acks: list[Step] = [
-        (ev.KvDropped(CardId("c"), SlotId(0)), []),
-        (ev.EntryDropped(EntryId(1)), []),
-    ]
-    play([*KEPT, gone, *acks], finish=True)
+    emptied: Step = (ev.KvDropped(CardId("c"), SlotId(0)), [])
+    deleted: Step = (ev.EntryDropped(EntryId(1)), [])
+    play([*KEPT, gone, emptied, deleted], finish=True)
 
 
 def test_tenant_that_is_passed_over_and_over_is_caught() -> None:

@@ -1,7 +1,7 @@
 """Random words for ids, drawn from the system many at a time.
 
-One system call per word would let go of the interpreter's lock, and get it back behind the journal's
-writer; at hundreds of requests a second that costs more than everything else an id needs.
+One system call per word would let go of the interpreter's lock, and get it back behind the
+journal's writer; at hundreds of requests a second that costs more than all else an id needs.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,11 +53,30 @@ CREATE TABLE IF NOT EXISTS content (
 CREATE INDEX IF NOT EXISTS content_session ON content (tenant, session);
 """
 _COLUMNS = "seq, time_ns, kind, tenant, session, body"
-_ADD_RECORD = f"INSERT INTO record ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"
+_ROWS_AT_ONCE = 32
+"""Rows of one INSERT. Each statement gives the interpreter's lock away and waits to get it back."""
 _ADD_CONTENT = (
     "INSERT INTO content (hash, tenant, session, data) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 )
 _ADD_CHECKPOINT = "INSERT INTO checkpoint (size, note, frontier) VALUES (?, ?, ?)"
+
+
+@cache
+def _insert(rows: int) -> str:
+    """Return the statement that stores so many rows."""
+    places = ", ".join(["(?, ?, ?, ?, ?, ?)"] * rows)
+    return f"INSERT INTO record ({_COLUMNS}) VALUES {places}"
+
+
+def _add_rows(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+    whole = len(rows) - len(rows) % _ROWS_AT_ONCE
+    if whole:
+        runs = (rows[at : at + _ROWS_AT_ONCE] for at in range(0, whole, _ROWS_AT_ONCE))
+        flat = (tuple(chain.from_iterable(run)) for run in runs)
+        connection.executemany(_insert(_ROWS_AT_ONCE), flat)
+    rest = rows[whole:]
+    if rest:
+        connection.execute(_insert(len(rest)), tuple(chain.from_iterable(rest)))
 
 
 class Mark(NamedTuple):
@@ -136,7 +157,7 @@ class Storage:
                 `journal_fsync` when nobody can tell what the disk holds now.
         """
         with self._transaction() as connection:
-            connection.executemany(_ADD_RECORD, rows)
+            _add_rows(connection, rows)
             if contents:
                 connection.executemany(_ADD_CONTENT, contents)
             if mark is not None:

@@ -9,6 +9,7 @@ import pytest
 from bedplate.core import actions as act
 from bedplate.core import events as ev
 from bedplate.core.base import Base
+from bedplate.core.ids import CardId, SessionId, TurnId
 from bedplate.core.snapshot import restore, snapshot
 from bedplate.core.units import MINUTE_NS, SECOND_NS
 from tests.unit.core.steps import POLICY, Steps
@@ -46,7 +47,7 @@ def test_timer_too_early_is_armed_again() -> None:
 def test_card_alarm_rises_at_its_levels_and_falls_with_hysteresis() -> None:
     core = Steps()
     core.card(slots=4, running_max=4)
-    levels = []
+    levels: list[int] = []
 
     def note() -> None:
         levels.extend(a.level for a in core.said(act.Alarm) if a.kind == "card_kv")
@@ -107,10 +108,10 @@ def test_snapshot_restores_digest_and_future() -> None:
     twin = restore(saved)
     assert (twin.digest, twin.seq) == (core.base.digest, core.base.seq)
     for event in (
-        ev.TurnEnded(ev.TurnId("c"), 1, "stop", 20, 0, 10, 30, "", True),
-        ev.CardDraining(ev.CardId("c0"), True),
+        ev.TurnEnded(TurnId("c"), 1, "stop", 20, 0, 10, 30, "", True),
+        ev.CardDraining(CardId("c0"), True),
         ev.TimerFired(),
-        ev.SessionClosed(ev.SessionId("s"), "client"),
+        ev.SessionClosed(SessionId("s"), "client"),
         ev.PolicyChanged(POLICY._replace(pool_bytes_max=1000)),
     ):
         core.tell(event, after_ns=MINUTE_NS)

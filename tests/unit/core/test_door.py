@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from bedplate.core import actions as act
 from bedplate.core import events as ev
-from bedplate.core.ids import ModelId, TenantId
+from bedplate.core.ids import ModelId, TenantId, TurnId
 from bedplate.core.limits import TenantPolicy
 from bedplate.core.units import MINUTE_NS, SECOND_NS
 from tests.unit.core.steps import FREE, LANE, Steps
 
 
-def limited(**changes: int) -> dict[str, TenantPolicy]:
+def limited(**changes: Any) -> dict[str, TenantPolicy]:
     return {"default_tenant": FREE._replace(**changes)}
 
 
@@ -128,7 +130,7 @@ def test_tokens_per_minute_charge_what_was_used_not_what_was_asked() -> None:
     core.arrive("a", prompt_tokens=20, limit_tokens=100)
     core.arrive("b")
     assert core.one(act.Refuse).reason == "quota_exceeded"
-    core.tell(ev.TurnEnded(ev.TurnId("a"), 1, "stop", 20, 0, 10, 30, "", True))
+    core.tell(ev.TurnEnded(TurnId("a"), 1, "stop", 20, 0, 10, 30, "", True))
     core.arrive("c")
     assert core.said(act.Refuse) == [], "30 of 100 tokens were used"
 

@@ -6,7 +6,7 @@ import pytest
 
 from bedplate.core import actions as act
 from bedplate.core import events as ev
-from bedplate.core.ids import BranchId, SessionId
+from bedplate.core.ids import BranchId, SessionId, TurnId
 from bedplate.core.limits import DISPATCH_ATTEMPTS_MAX
 from bedplate.core.units import MINUTE_NS, SECOND_NS
 from tests.unit.core.steps import Steps
@@ -82,7 +82,7 @@ def test_cancel_while_running_asks_the_engine_and_bills_what_came_out_once() -> 
     core = Steps()
     core.card()
     core.arrive("a", "s")
-    core.tell(ev.TokensEmitted(ev.TurnId("a"), 1, 4))
+    core.tell(ev.TokensEmitted(TurnId("a"), 1, 4))
     core.cancel("a")
     assert core.one(act.CancelTurn).attempt == 1
     assert core.said(act.Settled) == []
@@ -140,7 +140,7 @@ def test_lost_card_after_tokens_is_an_error_unless_resumable() -> None:
     core.arrive("a")
     core.arrive("b", resumable=True)
     for turn in ("a", "b"):
-        core.tell(ev.TokensEmitted(ev.TurnId(turn), 1, 4))
+        core.tell(ev.TokensEmitted(TurnId(turn), 1, 4))
     core.card("c1")
     core.down("c0")
     failure = core.one(act.FailTurn)

@@ -10,7 +10,7 @@ from tests.unit.core.steps import FREE, Steps
 
 def served(core: Steps, first: str) -> list[str]:
     """End turns one after another, dropping what they leave; return the order that followed."""
-    order = []
+    order: list[str] = []
     turn = first
     while True:
         core.end(turn, kv_tokens=0)
