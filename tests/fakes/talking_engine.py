@@ -210,6 +210,8 @@ class FakeRuntime:
         try:
             async for batch in outputs:
                 if isinstance(batch[-1], Finished):
+                    if call.answered is not None and not stream.ended:
+                        call.answered(batch[-1])
                     stream.finish(batch[-1], 1)
                 else:
                     stream.push(batch)

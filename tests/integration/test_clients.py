@@ -151,7 +151,7 @@ def test_a_langgraph_agent_runs_a_tool_session(served_tiny: Served, streaming: b
     client = httpx.Client(event_hooks={"response": [lambda answer: headers.append(answer.headers)]})
     model = ChatOpenAI(
         model="tiny",
-        max_tokens=200,
+        max_completion_tokens=200,
         temperature=0,
         max_retries=0,
         streaming=streaming,

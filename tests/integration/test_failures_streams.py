@@ -187,10 +187,11 @@ def cards_up(doomed: Served) -> Served:
 
 def running_card(served: Served) -> str:
     """Return the card that runs the one turn, as soon as one does."""
-    return until(
-        lambda: next((c["card"] for c in served.state()["cards"] if c["up"] and c["running"]), ""),
-        within_s=60,
-    )
+
+    def running() -> list[str]:
+        return [card["card"] for card in served.state()["cards"] if card["up"] and card["running"]]
+
+    return until(running, within_s=60)[0]
 
 
 def read_text(lines: Iterator[str], characters: int) -> list[str]:

@@ -158,7 +158,8 @@ class _Turn:
             lineage = placement.lineage(self._lane)
             prompt = await self._engine.prepare(request, lineage)
             contents = self._record_call(placement)
-            stream = parts.runtime.submit(Call(self._turn, lineage, request, prompt, contents))
+            call = Call(self._turn, lineage, request, prompt, contents, self._answered)
+            stream = parts.runtime.submit(call)
             self._stream = stream
             watcher = asyncio.create_task(self._watch(stream))
             try:
@@ -225,25 +226,26 @@ class _Turn:
         if encoder.finished is None:
             raise ClientGone
 
-    async def _end(self, finished: Finished, placement: Placement, answer: bytes) -> None:
-        """Let the branch learn the answer, keep the response of a keyed call, count the tokens.
-
-        Returns when the record of the answer is durable: no last byte without it.
-        """
+    def _answered(self, finished: Finished) -> None:
+        """Let the branch learn the answer, in the same commit as the turn's end."""
+        placement = self._placement
+        if placement is None:
+            return
         parts = self._parts
-        runtime = parts.runtime
-        note = parts.recogniser.turn_ended(placement, finished.message, runtime.now_ns())
         self._placement = None
-        parts.counts.tokens(self._tenant, self._exchange.lane, placement.model, finished)
-        seq = 0
+        note = parts.recogniser.turn_ended(placement, finished.message, parts.runtime.now_ns())
         if note is not None:
             said = parts.contents.of_answer(placement, self._call.request, finished.message)
             note["content"] = said.hash
             kept = (said,) if parts.keeps_content else ()
-            seq = runtime.note(RECOGNISED, self._tenant, placement.session, note, kept)
+            parts.runtime.note(RECOGNISED, self._tenant, placement.session, note, kept)
+
+    async def _end(self, finished: Finished, placement: Placement, answer: bytes) -> None:
+        """Count the tokens, and keep the response of a keyed call before its last byte is sent."""
+        parts = self._parts
+        parts.counts.tokens(self._tenant, self._exchange.lane, placement.model, finished)
         if self._claim is not None:
-            seq = self._keep(placement, self._claim, answer)
-        await runtime.committed(seq)
+            await parts.runtime.committed(self._keep(placement, self._claim, answer))
 
     def _keep(self, placement: Placement, claim: Fresh, answer: bytes) -> int:
         """Store the response under the key: a repeat must not run again, after a crash neither."""

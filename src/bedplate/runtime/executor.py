@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from bedplate.core.actions import Dispatch
@@ -81,13 +82,18 @@ class LiveTurn:
 
 @dataclass(slots=True)
 class ExecutorDeps:
-    """What the executor needs; `first_token(lane, ns)` counts times to first token."""
+    """What the executor needs.
+
+    `first_token(lane, ns)` counts times to first token. `together()` makes what is written in it
+    one group.
+    """
 
     post: Callable[[Event], int]
     clock: Clock
     committer: Committer
     slots: SlotUse
     first_token: Callable[[int, int], None]
+    together: Callable[[], AbstractContextManager[None]]
 
 
 class Executor:
@@ -187,7 +193,10 @@ class Executor:
                 finished = self._deliver(live, run, outputs)
                 if finished is not None:
                     finished = _of_turn(finished, run.delivered_before)
-                    seq = self._conclude(live, run, _ended(live, run, finished))
+                    with self._deps.together():
+                        if live.call.answered is not None and not stream.ended:
+                            live.call.answered(finished)
+                        seq = self._conclude(live, run, _ended(live, run, finished))
                     stream.finish(finished, seq)
                 elif stream.full:
                     await stream.room()

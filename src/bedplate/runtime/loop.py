@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import orjson
@@ -92,6 +93,7 @@ class CoreLoop:
         self._contents: list[Content] = []
         self._inbox: deque[tuple[int, int, Event]] = deque()
         self._busy = False
+        self._gathering = False
         self._last_event_seq = -1
         self._events_undigested = 0
         self._digest_ns = 0
@@ -251,9 +253,21 @@ class CoreLoop:
         for action in actions:
             carry(action, seq)
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Write what the body writes as one group, durable together or not at all."""
+        assert not self._gathering
+        self._gathering = True
+        try:
+            yield
+        finally:
+            self._gathering = False
+            if not self._busy:
+                self._publish()
+
     def _publish(self) -> None:
         records = self._records
-        if records:
+        if records and not self._gathering:
             group = Group(records, self._contents)
             self._records = []
             self._contents = []

@@ -328,6 +328,7 @@ class Service:
                 committer=self._committer,
                 slots=self._slots,
                 first_token=driver.first_token,
+                together=self._loop.together,
             ),
             self._policy,
         )

@@ -25,7 +25,9 @@ BUFFER_OUTPUTS_MAX = 256
 class Call:
     """A checked and prepared model call.
 
-    `contents` are stored with the record of the arrival, `content` note included.
+    `contents` are stored with the record of the arrival, `content` note included. `answered` is
+    called once if the turn ends well and its client is still there, just before its end is
+    recorded: notes that it writes become durable with the end. It must not raise.
     """
 
     turn: TurnId
@@ -33,6 +35,7 @@ class Call:
     request: ChatRequest
     prompt: Prompt
     contents: Sequence[Content] = field(default=())
+    answered: Callable[[Finished], None] | None = None
 
 
 class TurnStream:
