@@ -29,10 +29,11 @@ One TOML file configures a cell. Every key has a default: `bedplate serve` witho
 embedded cards. `bedplate config check FILE` tests a file, `bedplate config show [FILE]` prints what
 it resolves to. This page is written from the code by `make docs`.
 
-**Which file.** The one that `--config` names, else the one that `BEDPLATE_CONFIG` names, else none.
+**Which file.** The one that `--config` names, else the one that `BEDPLATE_CONFIG` names, else
+none.
 
-**What wins.** Options of the command line, then `BEDPLATE_DATA_DIR` (for `service.data_dir`), then the
-file, then the defaults.
+**What wins.** Options of the command line, then `BEDPLATE_DATA_DIR` (for `service.data_dir`), then
+the file, then the defaults.
 
 **Values.** Units stand in the names. `_bytes` takes a number or a text such as `"512MiB"` or
 `"4GiB"`. `_seconds` takes fractions, and at most a year. `_micro` is a millionth of the currency

@@ -1,0 +1,1 @@
+"""Bedplate: the base AI agents run on (where to start: ARCHITECTURE.md)."""

@@ -190,7 +190,7 @@ def _own_events(answer: Answer) -> Iterator[bytes]:
         yield event([choice(index, {"role": "assistant", "content": ""})])
     for text in answer.texts:
         for index in indexes:
-            more = {"logprobs": _logprobs(text)} if behaviour.logprobs else {}
+            more: dict[str, Any] = {"logprobs": _logprobs(text)} if behaviour.logprobs else {}
             yield event([choice(index, {"content": text, **behaviour.extra_delta}, **more)])
     for delta in _tool_deltas(behaviour):
         yield event([choice(0, {"tool_calls": [delta]})])

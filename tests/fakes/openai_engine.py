@@ -155,7 +155,8 @@ class ThreadedEngine:
 
     def __enter__(self) -> str:
         self._thread.start()
-        return self.call(self.engine.start())
+        url: str = self.call(self.engine.start())
+        return url
 
     def __exit__(self, *exc: object) -> None:
         self.call(self.engine.stop())

@@ -21,7 +21,7 @@ from bedplate.runtime.service import Service
 from bedplate.runtime.turns import Call, TurnStream
 
 
-async def submit(service: Service, order: dict) -> TurnStream:
+async def submit(service: Service, order: dict[str, Any]) -> TurnStream:
     model = service.models()[0]
     lineage = Lineage(TenantId("acme"), SessionId(order["session"]), BranchId(0), -1, 0)
     request = ChatRequest(
@@ -35,7 +35,7 @@ async def submit(service: Service, order: dict) -> TurnStream:
     return service.submit(Call(TurnId(order["turn"]), lineage, request, prompt))
 
 
-def stream_end(outputs: Sequence[Output]) -> dict:
+def stream_end(outputs: Sequence[Output]) -> dict[str, Any]:
     assert isinstance(outputs[-1], Finished)
     return outputs[-1].message
 

@@ -42,21 +42,18 @@ class Clients:
     async def _session(self, number: int, draw: float) -> None:
         async with self._gate:
             messages: list[Any] = [{"role": "user", "content": f"case {number}"}]
-            keys = [f"{number}-{turn}" for turn in range(2)]
-            if draw < 0.05:
-                self.repeated += 1
-                keys[1] = keys[0]
+            key = {"Idempotency-Key": str(number)} if draw < 0.05 else {}
+            self.repeated += bool(key)
             if draw > 0.8:
                 self.vanished += 1
                 await self._vanish(messages, after_s=(draw - 0.8) / 4)
                 return
-            for key in keys:
+            for _ in range(2):
                 answer = {"role": "assistant", "content": await self._call(messages, key)}
                 messages += [answer, {"role": "user", "content": "go on"}]
 
-    async def _call(self, messages: list[Any], key: str) -> str:
+    async def _call(self, messages: list[Any], headers: dict[str, str]) -> str:
         body = {"model": "fake", "messages": messages, "stream": True}
-        headers = {"Idempotency-Key": key}
         async with self._http.post(self._url, json=body, headers=headers) as answer:
             raw = await answer.read()
         self.statuses[answer.status] = self.statuses.get(answer.status, 0) + 1

@@ -17,7 +17,7 @@ from bedplate.gateway.ports import Bucket, RateLimits
 from tests.fakes.gateway_world import CHAT, USER, World, body, gateway_world, http
 from tests.fakes.talking_engine import Script
 
-TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+TOOLS: list[Any] = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
 FIRST = {"index": 0, "id": "c0", "type": "function", "function": {"name": "f", "arguments": ""}}
 CALLS = (
     Delta(tool_calls=(FIRST,)),
@@ -35,7 +35,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 # The official client.
 
 
-async def test_the_async_client_gets_answers_streams_tools_and_models(world: World):
+async def test_the_async_client_gets_answers_streams_tools_and_models(world: World) -> None:
     client = world.client()
     answer = await client.chat.completions.create(model="m", messages=[USER])
     assert answer.choices[0].message.content == "Hello!"
@@ -52,8 +52,9 @@ async def test_the_async_client_gets_answers_streams_tools_and_models(world: Wor
     called = await client.chat.completions.create(model="m", messages=[USER], tools=TOOLS)
     assert called.choices[0].finish_reason == "tool_calls"
     assert called.choices[0].message.tool_calls is not None
-    function = called.choices[0].message.tool_calls[0].function
-    assert json.loads(function.arguments) == {"a": "é"}
+    (call,) = called.choices[0].message.tool_calls
+    assert call.type == "function"
+    assert json.loads(call.function.arguments) == {"a": "é"}
     assert [model.id async for model in client.models.list()] == ["m"]
     assert (await client.models.retrieve("m")).id == "m"
     vectors = await client.embeddings.create(model="m", input=["a", "abc"])
@@ -62,7 +63,7 @@ async def test_the_async_client_gets_answers_streams_tools_and_models(world: Wor
     assert floats.data[0].embedding == [4.0, 0.5]
 
 
-async def test_the_sync_client_runs_a_tool_loop_in_one_session(world: World):
+async def test_the_sync_client_runs_a_tool_loop_in_one_session(world: World) -> None:
     world.engine.scripts.extend([Script(CALLS, "tool_calls"), Script(), Script()])
 
     def loop() -> list[str]:
@@ -73,7 +74,7 @@ async def test_the_sync_client_runs_a_tool_loop_in_one_session(world: World):
             raw = client.chat.completions.with_raw_response.create(
                 model="m",
                 messages=history,
-                tools=TOOLS,  # type: ignore[arg-type]
+                tools=TOOLS,
             )
             sessions.append(raw.headers["x-session-id"])
             message = raw.parse().choices[0].message
@@ -90,7 +91,7 @@ async def test_the_sync_client_runs_a_tool_loop_in_one_session(world: World):
     assert [note["kind"] for note in world.notes("recognised")] == ["new", "extend", "extend"]
 
 
-async def test_errors_arrive_as_the_clients_own_types(world: World):
+async def test_errors_arrive_as_the_clients_own_types(world: World) -> None:
     client = world.client()
     with pytest.raises(openai.NotFoundError) as missing:
         await client.chat.completions.create(model="nope", messages=[USER])
@@ -109,7 +110,7 @@ async def test_errors_arrive_as_the_clients_own_types(world: World):
 # Headers.
 
 
-async def test_a_response_names_session_turn_branch_queue_and_limits(world: World):
+async def test_a_response_names_session_turn_branch_queue_and_limits(world: World) -> None:
     world.view.rates = RateLimits(Bucket(60, 59, 1.0), Bucket(9000, -5, 90.0))
     async with http(world) as client, client.post(CHAT, json=body()) as response:
         headers = response.headers
@@ -127,13 +128,13 @@ async def test_a_response_names_session_turn_branch_queue_and_limits(world: Worl
     assert headers["x-ratelimit-reset-tokens"] == "1m30s"
 
 
-async def test_a_named_session_keeps_its_name_in_header_and_body(world: World):
+async def test_a_named_session_keeps_its_name_in_header_and_body(world: World) -> None:
     async with http(world) as client:
-        for sent in (
-            {"json": body(), "headers": {"X-Session-Id": "run-7"}},
-            {"json": body(session_id="run-7")},
+        for sent, headers in (
+            (body(), {"X-Session-Id": "run-7"}),
+            (body(session_id="run-7"), {}),
         ):
-            async with client.post(CHAT, **sent) as response:
+            async with client.post(CHAT, json=sent, headers=headers) as response:
                 assert response.headers["x-session-id"] == "run-7"
         async with client.post(
             CHAT, json=body(session_id="a"), headers={"X-Session-Id": "b"}
@@ -144,7 +145,7 @@ async def test_a_named_session_keeps_its_name_in_header_and_body(world: World):
 # The record of what was said.
 
 
-async def test_each_message_is_kept_once_and_the_answer_with_its_turn(world: World):
+async def test_each_message_is_kept_once_and_the_answer_with_its_turn(world: World) -> None:
     async with http(world) as client:
         async with client.post(CHAT, json=body()) as response:
             answer = (await response.json())["choices"][0]["message"]
@@ -159,7 +160,7 @@ async def test_each_message_is_kept_once_and_the_answer_with_its_turn(world: Wor
     assert [json.loads(data)["content"] for data in answers] == ["Hello!", "Hello!"]
 
 
-async def test_without_content_only_hashes_are_journaled(tmp_path: Path):
+async def test_without_content_only_hashes_are_journaled(tmp_path: Path) -> None:
     async with gateway_world(tmp_path, keeps_content=False) as world, http(world) as client:
         async with client.post(CHAT, json=body()) as response:
             assert response.status == 200

@@ -25,7 +25,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 # Identity (F14).
 
 
-async def test_tenant_and_lane_come_from_the_credential(world: World):
+async def test_tenant_and_lane_come_from_the_credential(world: World) -> None:
     async with http(world, world.rival) as client:
         for asked, status in (("batch", 200), ("interactive", 403), ("express", 400)):
             async with client.post(
@@ -40,7 +40,7 @@ async def test_tenant_and_lane_come_from_the_credential(world: World):
     assert {"code": "permission_denied", "count": 1, "peer": "127.0.0.1"} in world.notes("refused")
 
 
-async def test_another_tenants_session_is_as_unknown_as_none(world: World):
+async def test_another_tenants_session_is_as_unknown_as_none(world: World) -> None:
     async with http(world) as mine, mine.post(CHAT, json=body()) as response:
         session = response.headers["x-session-id"]
     world.view.held[SessionId(session)] = (TenantId("acme"), {"id": session})
@@ -65,13 +65,13 @@ async def test_another_tenants_session_is_as_unknown_as_none(world: World):
 
 
 @pytest.mark.parametrize("header", ["Authorization", "X-Session-Id", "Idempotency-Key"])
-async def test_a_doubled_header_is_refused(world: World, header: str):
+async def test_a_doubled_header_is_refused(world: World, header: str) -> None:
     reply = await raw(world, f"{header}: a\r\n{header}: b\r\n", json.dumps(body()).encode())
     assert reply.startswith(b"HTTP/1.1 400 ")
     assert b"sent twice" in reply
 
 
-async def test_unknown_revoked_and_expired_keys_get_one_and_the_same_answer(world: World):
+async def test_unknown_revoked_and_expired_keys_get_one_and_the_same_answer(world: World) -> None:
     now = world.runtime.now_ns()
     revoked = world.keys.add("acme", now_ns=now)
     world.keys.revoke(revoked.key_id, now_ns=now)
@@ -86,7 +86,7 @@ async def test_unknown_revoked_and_expired_keys_get_one_and_the_same_answer(worl
     assert world.runtime.calls == []
 
 
-async def test_a_flood_of_bad_keys_is_one_note(world: World):
+async def test_a_flood_of_bad_keys_is_one_note(world: World) -> None:
     began = time.monotonic()
     async with http(world, "bad") as client:
         for _ in range(50):
@@ -96,7 +96,7 @@ async def test_a_flood_of_bad_keys_is_one_note(world: World):
     assert len(world.notes("refused")) <= windows
 
 
-async def test_small_answers_are_not_held_back_by_the_kernel(world: World):
+async def test_small_answers_are_not_held_back_by_the_kernel(world: World) -> None:
     """Head and body are two writes: without TCP_NODELAY each answer takes 40 ms more."""
     async with http(world) as client:
         times = []
@@ -108,7 +108,7 @@ async def test_small_answers_are_not_held_back_by_the_kernel(world: World):
     assert min(times) < 0.02
 
 
-async def test_a_key_limited_to_other_models_may_not_call_this_one(world: World):
+async def test_a_key_limited_to_other_models_may_not_call_this_one(world: World) -> None:
     key = world.keys.add("acme", now_ns=world.runtime.now_ns(), models=("other",)).secret
     async with http(world, key) as client:
         async with client.post(CHAT, json=body()) as response:
@@ -149,7 +149,9 @@ async def raw(world: World, headers: str, data: bytes, *, path: str = CHAT) -> b
         (b"x" * (1 << 21), "application/json", 413),
     ],
 )
-async def test_a_bad_body_gets_a_clean_refusal(tmp_path: Path, data: bytes, kind: str, status: int):
+async def test_a_bad_body_gets_a_clean_refusal(
+    tmp_path: Path, data: bytes, kind: str, status: int
+) -> None:
     async with gateway_world(tmp_path, body_bytes_max=1 << 20) as world, http(world) as client:
         async with client.post(CHAT, data=data, headers={"content-type": kind}) as response:
             assert response.status == status
@@ -158,7 +160,7 @@ async def test_a_bad_body_gets_a_clean_refusal(tmp_path: Path, data: bytes, kind
         assert world.runtime.calls == []
 
 
-async def test_an_endless_chunked_body_is_cut_at_the_bound(tmp_path: Path):
+async def test_an_endless_chunked_body_is_cut_at_the_bound(tmp_path: Path) -> None:
     sent = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -190,7 +192,7 @@ async def test_an_endless_chunked_body_is_cut_at_the_bound(tmp_path: Path):
         ("GET", "/v1/admin/state", 403),
     ],
 )
-async def test_paths_and_methods(world: World, method: str, path: str, status: int):
+async def test_paths_and_methods(world: World, method: str, path: str, status: int) -> None:
     async with http(world) as client, client.request(method, path) as response:
         assert response.status == status
         if status in (405, 204):
@@ -199,7 +201,7 @@ async def test_paths_and_methods(world: World, method: str, path: str, status: i
             assert "message" in (await response.json())["error"]
 
 
-async def test_what_is_not_http_and_heads_without_end_are_refused(world: World):
+async def test_what_is_not_http_and_heads_without_end_are_refused(world: World) -> None:
     for data, status in (
         (b"nonsense\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\na: " + b"x" * 70000, b"431"),
@@ -212,7 +214,7 @@ async def test_what_is_not_http_and_heads_without_end_are_refused(world: World):
         writer.close()
 
 
-async def test_more_connections_than_allowed_are_turned_away(tmp_path: Path):
+async def test_more_connections_than_allowed_are_turned_away(tmp_path: Path) -> None:
     async with gateway_world(tmp_path, connections_max=2) as world:
         held = [await asyncio.open_connection("127.0.0.1", world.server.port) for _ in range(2)]
         await asyncio.sleep(0.05)
@@ -226,7 +228,7 @@ async def test_more_connections_than_allowed_are_turned_away(tmp_path: Path):
 
 async def test_a_bug_tells_the_client_its_request_and_the_log_no_prompt(
     world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     async def broken(request: Any, lineage: Any) -> None:
         raise KeyError(request.messages[0]["content"])
 

@@ -45,7 +45,9 @@ async def leave(world: World, where: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["unstreamed", "before the first byte", "mid-stream", "queued"])
-async def test_a_client_that_leaves_stops_its_turn_within_a_second(world: World, where: str):
+async def test_a_client_that_leaves_stops_its_turn_within_a_second(
+    world: World, where: str
+) -> None:
     """F09 (a) to (d)."""
     forever = asyncio.Event()
     if where == "queued":
@@ -71,7 +73,7 @@ async def test_a_client_that_leaves_stops_its_turn_within_a_second(world: World,
     assert len(world.parts.pacer._early) == 0
 
 
-async def test_a_retry_after_a_cut_takes_the_place_of_the_turn(world: World):
+async def test_a_retry_after_a_cut_takes_the_place_of_the_turn(world: World) -> None:
     world.engine.scripts.append(Script((asyncio.Event(),)))
     await leave(world, "unstreamed")
     await until(lambda: world.runtime.cancels)
@@ -82,7 +84,7 @@ async def test_a_retry_after_a_cut_takes_the_place_of_the_turn(world: World):
     assert world.notes("recognised")[0]["kind"] == "retry"
 
 
-async def test_a_slow_reader_holds_its_turn_back_and_is_cut_when_it_stalls(tmp_path: Path):
+async def test_a_slow_reader_holds_its_turn_back_and_is_cut_when_it_stalls(tmp_path: Path) -> None:
     async with gateway_world(tmp_path, stall_seconds=0.5) as world:
         big = Delta("x" * 65536, tokens=1)
         world.engine.scripts.append(Script((big,) * 2000))
@@ -102,7 +104,7 @@ async def test_a_slow_reader_holds_its_turn_back_and_is_cut_when_it_stalls(tmp_p
 # Late first tokens and failures (F16).
 
 
-async def test_a_failure_before_the_first_token_keeps_its_status(world: World):
+async def test_a_failure_before_the_first_token_keeps_its_status(world: World) -> None:
     world.engine.scripts.append(Script((EngineLost("card died"),)))
     async with http(world) as client, client.post(CHAT, json=body(stream=True)) as response:
         assert response.status == 502
@@ -110,7 +112,7 @@ async def test_a_failure_before_the_first_token_keeps_its_status(world: World):
         assert response.headers["content-type"] == "application/json"
 
 
-async def test_a_failure_in_mid_stream_is_an_error_event_without_done(world: World):
+async def test_a_failure_in_mid_stream_is_an_error_event_without_done(world: World) -> None:
     world.engine.scripts.append(Script((Delta("Hel", tokens=1), EngineLost("card died"))))
     async with http(world) as client, client.post(CHAT, json=body(stream=True)) as response:
         assert response.status == 200
@@ -120,20 +122,19 @@ async def test_a_failure_in_mid_stream_is_an_error_event_without_done(world: Wor
     assert json.loads(text.strip().rpartition("\n\n")[2][6:])["error"]["code"] == "engine_lost"
     world.engine.scripts.append(Script((Delta("Hel", tokens=1), EngineLost("card died"))))
     with pytest.raises(openai.APIError):
-        async for _ in await world.client().chat.completions.create(
-            model="m", messages=[USER], stream=True
-        ):
-            pass
+        await read_stream(world)
 
 
-async def test_an_unstreamed_failure_is_never_half_an_answer(world: World):
+async def test_an_unstreamed_failure_is_never_half_an_answer(world: World) -> None:
     world.engine.scripts.append(Script((Delta("Hel", tokens=1), EngineLost("card died"))))
     async with http(world) as client, client.post(CHAT, json=body()) as response:
         assert response.status == 502
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_late_first_token_gets_headers_and_comments_meanwhile(tmp_path: Path, fails: bool):
+async def test_a_late_first_token_gets_headers_and_comments_meanwhile(
+    tmp_path: Path, fails: bool
+) -> None:
     async with gateway_world(tmp_path, header_wait_seconds=0.1) as world:
         last = EngineLost("card died") if fails else Delta("late", tokens=1)
         world.engine.scripts.append(Script((0.35, last)))
@@ -145,17 +146,23 @@ async def test_a_late_first_token_gets_headers_and_comments_meanwhile(tmp_path: 
         assert text.startswith(": keepalive")
         assert ("[DONE]" in text) is not fails
         assert ('"error"' in text) is fails
-        async for chunk in await world.client().chat.completions.create(
-            model="m", messages=[USER], stream=True
-        ):
-            assert chunk.object == "chat.completion.chunk"
+        chunks = await read_stream(world)
+        assert {chunk.object for chunk in chunks} == {"chat.completion.chunk"}
+
+
+async def read_stream(world: World) -> list[ChatCompletionChunk]:
+    """Ask with the official client; return the chunks of the whole answer."""
+    stream = await world.client().chat.completions.create(
+        model="m", messages=[USER], stream=True
+    )
+    return [chunk async for chunk in stream]
 
 
 # Idempotency (F19).
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_same_key_and_body_run_once_and_answer_alike(world: World, stream: bool):
+async def test_the_same_key_and_body_run_once_and_answer_alike(world: World, stream: bool) -> None:
     key = {"Idempotency-Key": "k1"}
     seen = []
     async with http(world) as client:
@@ -180,7 +187,9 @@ async def test_the_same_key_and_body_run_once_and_answer_alike(world: World, str
     assert len(world.runtime.calls) == 2
 
 
-async def test_the_same_key_while_it_runs_is_in_progress_and_a_failure_frees_it(world: World):
+async def test_the_same_key_while_it_runs_is_in_progress_and_a_failure_frees_it(
+    world: World,
+) -> None:
     gate = asyncio.Event()
     world.engine.scripts.append(Script((gate, EngineLost("card died"))))
     key = {"Idempotency-Key": "k1"}
@@ -199,7 +208,7 @@ async def test_the_same_key_while_it_runs_is_in_progress_and_a_failure_frees_it(
             assert third.status == 200
 
 
-async def test_an_answer_that_is_not_kept_is_never_run_again(tmp_path: Path):
+async def test_an_answer_that_is_not_kept_is_never_run_again(tmp_path: Path) -> None:
     async with gateway_world(tmp_path, keeps_content=False) as world, http(world) as client:
         key = {"Idempotency-Key": "k1"}
         for lost, status in ((False, 200), (False, 200), (True, 409)):

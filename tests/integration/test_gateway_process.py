@@ -36,7 +36,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 # Operators, health, metrics, drain.
 
 
-async def test_an_operator_drains_a_card_and_brings_it_back(world: World):
+async def test_an_operator_drains_a_card_and_brings_it_back(world: World) -> None:
     async with http(world, world.operator) as client:
         for verb, on in (("drain", True), ("undrain", False)):
             async with client.post(f"/v1/admin/cards/card-0/{verb}") as response:
@@ -50,7 +50,7 @@ async def test_an_operator_drains_a_card_and_brings_it_back(world: World):
     assert [note["verb"] for note in world.notes("operator")] == ["drain", "undrain"]
 
 
-async def test_metrics_name_tenants_and_never_sessions(world: World):
+async def test_metrics_name_tenants_and_never_sessions(world: World) -> None:
     async with http(world) as client:
         async with client.post(CHAT, json=body()) as response:
             session = response.headers["x-session-id"]
@@ -66,13 +66,13 @@ async def test_metrics_name_tenants_and_never_sessions(world: World):
     assert all(line.startswith(("#", "bedplate_")) for line in text.splitlines() if line)
 
 
-async def test_readiness_follows_the_runtime(world: World):
+async def test_readiness_follows_the_runtime(world: World) -> None:
     world.runtime.is_ready = False
     async with http(world) as client, client.get("/readyz") as response:
         assert response.status == 503
 
 
-async def test_a_drain_refuses_new_calls_and_lets_running_ones_end(world: World):
+async def test_a_drain_refuses_new_calls_and_lets_running_ones_end(world: World) -> None:
     gate = asyncio.Event()
     world.engine.scripts.append(Script((Delta("Hel", tokens=1), gate, Delta("lo", tokens=1))))
     async with http(world) as client:
@@ -92,7 +92,7 @@ async def test_a_drain_refuses_new_calls_and_lets_running_ones_end(world: World)
         await asyncio.wait_for(world.gateway.idle.wait(), 2)
 
 
-async def test_stopping_cuts_what_still_runs(tmp_path: Path):
+async def test_stopping_cuts_what_still_runs(tmp_path: Path) -> None:
     async with gateway_world(tmp_path) as world:
         world.engine.scripts.append(Script((Delta("Hel", tokens=1), asyncio.Event())))
         async with http(world) as client:
@@ -106,7 +106,7 @@ async def test_stopping_cuts_what_still_runs(tmp_path: Path):
 
 
 @pytest.mark.parametrize("signals", [1, 2])
-async def test_a_signal_drains_and_a_second_one_cuts(tmp_path: Path, signals: int):
+async def test_a_signal_drains_and_a_second_one_cuts(tmp_path: Path, signals: int) -> None:
     async with gateway_world(tmp_path, starts=False) as world:
         gate = asyncio.Event()
         world.engine.scripts.append(Script((Delta("Hel", tokens=1), gate, Delta("lo", tokens=1))))
@@ -137,14 +137,18 @@ async def test_a_signal_drains_and_a_second_one_cuts(tmp_path: Path, signals: in
 
 async def test_a_port_in_use_and_missing_tls_files_are_configuration_errors(
     world: World, tmp_path: Path
-):
-    for options in ({"port": world.server.port}, {"tls_cert": "a.pem", "tls_key": "b.pem"}):
-        config = Config(service=ServiceConfig(**{"port": 0, "data_dir": tmp_path, **options}))
+) -> None:
+    faults: tuple[dict[str, Any], ...] = (
+        {"port": world.server.port},
+        {"port": 0, "tls_cert": tmp_path / "a.pem", "tls_key": tmp_path / "b.pem"},
+    )
+    for options in faults:
+        config = Config(service=ServiceConfig(data_dir=tmp_path, **options))
         with pytest.raises(ConfigError):
             await GatewayServer(world.gateway, config).start()
 
 
-async def test_tls_serves_the_same_api(tmp_path: Path):
+async def test_tls_serves_the_same_api(tmp_path: Path) -> None:
     certificate, key = self_signed(tmp_path)
     async with gateway_world(tmp_path, tls_cert=certificate, tls_key=key) as world:
         context = ssl.create_default_context(cafile=str(certificate))

@@ -45,7 +45,7 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path, **limits: int) -> AsyncIterator[World]:
+async def running(folder: Path, **limits: Any) -> AsyncIterator[World]:
     tenants = (TenantConfig(id="acme", **limits),)
     config = Config(service=ServiceConfig(port=0, data_dir=folder), tenants=tenants)
     engine = TalkingEngine()
@@ -70,7 +70,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield made
 
 
-async def test_three_turns_are_one_session_and_leave_one_record(world: World):
+async def test_three_turns_are_one_session_and_leave_one_record(world: World) -> None:
     history: list[Any] = [USER]
     sessions = set()
     for _ in range(3):
@@ -91,7 +91,7 @@ async def test_three_turns_are_one_session_and_leave_one_record(world: World):
     assert b"Hello!" in (world.service.journal.content(answer) or b"")
 
 
-async def test_a_session_that_is_closed_is_gone_for_core_and_recognition(world: World):
+async def test_a_session_that_is_closed_is_gone_for_core_and_recognition(world: World) -> None:
     async with world.http() as client:
         async with client.post(CHAT, json=body()) as response:
             session = response.headers["x-session-id"]
@@ -104,7 +104,7 @@ async def test_a_session_that_is_closed_is_gone_for_core_and_recognition(world: 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_is_billed_once_and_named(world: World, stream: bool):
+async def test_a_client_that_leaves_is_billed_once_and_named(world: World, stream: bool) -> None:
     """F09, F08: the engine stops, the record says who ended it, the next call runs."""
     world.engine.scripts.append(Script((Delta("Hel", tokens=1), asyncio.Event())))
     async with world.http() as client:
@@ -125,7 +125,7 @@ async def test_a_client_that_leaves_is_billed_once_and_named(world: World, strea
     assert len(world.records("usage")) == 2
 
 
-async def test_limits_refuse_with_a_time_and_stand_in_headers(tmp_path: Path):
+async def test_limits_refuse_with_a_time_and_stand_in_headers(tmp_path: Path) -> None:
     async with running(tmp_path, requests_per_minute=2) as world, world.http() as client:
         remaining = []
         for _ in range(2):
@@ -137,7 +137,7 @@ async def test_limits_refuse_with_a_time_and_stand_in_headers(tmp_path: Path):
             assert 1 <= int(response.headers["retry-after"]) <= 31
 
 
-async def test_a_restart_keeps_sessions_and_answers(tmp_path: Path):
+async def test_a_restart_keeps_sessions_and_answers(tmp_path: Path) -> None:
     key = {"Idempotency-Key": "k1"}
     async with (
         running(tmp_path) as world,
@@ -158,7 +158,7 @@ async def test_a_restart_keeps_sessions_and_answers(tmp_path: Path):
             assert response.headers["x-session-id"] == session
 
 
-async def test_metrics_show_cards_lanes_and_turns(world: World):
+async def test_metrics_show_cards_lanes_and_turns(world: World) -> None:
     async with world.http() as client:
         async with client.post(CHAT, json=body()) as response:
             await response.read()

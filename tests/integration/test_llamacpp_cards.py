@@ -213,7 +213,7 @@ async def stored(world: CardEngine) -> None:
 async def test_kv_of_another_make_is_refused(tiny_model: Path, tmp_path: Path, what: str) -> None:
     """F21: stored by one make, the engine restarted as another; then as the first again."""
     other = write(tmp_path / "other.gguf", Shape(seed=8)) if what == "model" else tiny_model
-    more = {"kv_type": "q8_0"} if what == "kv_type" else {}
+    more: dict[str, Any] = {"kv_type": "q8_0"} if what == "kv_type" else {}
     async with card_engine(tiny_model, tmp_path) as world:
         await stored(world)
     async with card_engine(other, tmp_path, **more) as world:

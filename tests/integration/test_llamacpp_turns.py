@@ -19,7 +19,7 @@ from bedplate.engines.llamacpp.transcript import unpack
 from bedplate.errors import EngineTimeout, InvalidRequest, PoolError
 from tests.fakes.card_engine import CardEngine, card, card_engine, lineage, user
 
-TOOL = {
+TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "look_up",

@@ -120,7 +120,7 @@ def load(served: dict[str, Any]) -> schemathesis.BaseSchema:
 @pytest.mark.parametrize(("path", "method"), OPERATIONS)
 def test_every_request_is_answered_or_refused_by_name(
     world: World, served: dict[str, Any], path: str, method: str
-):
+) -> None:
     operation = load(served)[path][method.upper()]
     seen: Counter[int] = Counter()
     session = session_of(world)
@@ -129,7 +129,7 @@ def test_every_request_is_answered_or_refused_by_name(
     @hypothesis.given(
         case=operation.as_strategy() | operation.as_strategy(generation_mode=NEGATIVE)
     )
-    def run(case: schemathesis.Case) -> None:
+    def run(case: Case) -> None:
         response = case.call(base_url=world.url + "/v1", session=session)
         seen[response.status_code] += 1
         case.validate_response(response, checks=[not_a_server_error])
@@ -145,7 +145,7 @@ def test_every_request_is_answered_or_refused_by_name(
 @pytest.mark.parametrize("name", sorted(PARAMETERS))
 def test_every_value_of_a_parameter_is_taken_or_refused_under_its_name(
     world: World, served: dict[str, Any], name: str
-):
+) -> None:
     """One parameter at a time, so that the schema's values reach the check of that parameter."""
     small = copy.deepcopy(served)
     schemas = small["components"]["schemas"]
@@ -164,7 +164,7 @@ def test_every_value_of_a_parameter_is_taken_or_refused_under_its_name(
 
     @settings(PARAMETER_EXAMPLES)
     @hypothesis.given(case=operation.as_strategy())
-    def run(case: schemathesis.Case) -> None:
+    def run(case: Case) -> None:
         response = case.call(base_url=world.url + "/v1", session=session)
         case.validate_response(response, checks=[not_a_server_error])
         if response.status_code == 200:
@@ -197,7 +197,7 @@ def session_of(world: World) -> requests.Session:
     return session
 
 
-def _check_answer(case: schemathesis.Case, response: Any) -> None:
+def _check_answer(case: Case, response: Any) -> None:
     packed = isinstance(case.body, dict) and case.body.get("encoding_format") == "base64"
     if response.headers["content-type"][0].startswith("application/json") and not packed:
         # The schema knows the floats only, and the official client asks for base64.

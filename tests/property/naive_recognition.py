@@ -30,7 +30,7 @@ class ModelSession:
     name: str | None
     ident: str = ""
     branches: dict[int, ModelBranch] = field(default_factory=dict)
-    answered: list[tuple[tuple[object, ...], History, ModelBranch, int]] = field(
+    answered: list[tuple[tuple[object, ...], tuple[History, History], ModelBranch, int]] = field(
         default_factory=list
     )
     next_branch: int = 0
@@ -103,8 +103,8 @@ class Naive:
                 and length < len(history[0])
                 and history[0] == messages[: len(history[0])]
             ]
-            parent = max(deepest, key=lambda item: item[:2])[2] if deepest else owner
-            return "fork", session, self.grow(session, parent, opening)
+            source = max(deepest, key=lambda item: item[:2])[2] if deepest else owner
+            return "fork", session, self.grow(session, source, opening)
         if name is None:
             return self.new(tenant, None, opening)
         alike = [b for b in named[0].branches.values() if opening and b.opening == opening]

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from bedplate.core.ids import ModelId, TenantId, TurnId
+from bedplate.core.ids import ModelId, SessionId, TenantId, TurnId
 from bedplate.engines.base import ChatRequest
 from bedplate.errors import UnknownSession
 from bedplate.gateway.recognition import Placement, Recogniser
@@ -157,7 +157,7 @@ class RecognitionMachine(RuleBasedStateMachine):
         self,
         past: tuple[Placement, str | None, tuple[object, ...], History],
         more: list[Message],
-    ) -> Pending:
+    ) -> object:
         placement, _, context, messages = past
         if all(s.ident != placement.session for s in self.naive.sessions):
             return multiple()
@@ -247,7 +247,7 @@ class RecognitionMachine(RuleBasedStateMachine):
         self.real = Recogniser(self.new_id)
         for record in self.notes:
             self.real.restore(record)
-        self.real.retain({s.ident for s in self.naive.sessions})  # type: ignore[arg-type]
+        self.real.retain({SessionId(s.ident) for s in self.naive.sessions})
         self.naive.cuts.clear()
         for session in list(self.naive.sessions):
             session.branches = {n: b for n, b in session.branches.items() if b.head}

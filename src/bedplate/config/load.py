@@ -1,7 +1,7 @@
 """Load the configuration: the only place that reads the environment.
 
-Order, the later wins: defaults of the tree, the file, `BEDPLATE_DATA_DIR`, the command line's options.
-The file is the one named, else the one that `BEDPLATE_CONFIG` names, else none.
+Order, the later wins: defaults of the tree, the file, `BEDPLATE_DATA_DIR`, the options of the
+command line. The file is the one named, else the one that `BEDPLATE_CONFIG` names, else none.
 
 Every fault is a `ConfigError` that names the file, the whole key path and what to write instead.
 """

@@ -16,10 +16,10 @@ One step, always in this order:
 
  1. fold the event into the books                          turns, kv, cards, sessions
  2. deadlines that are due: waits, runs, idle sessions     state.fire_deadlines
- 3. admission of waiting sessions                          admission
- 4. release of ready turns: placement, eviction, dispatch  release, placement, retention, dispatch
- 5. write-through of slots that became idle                writethrough
- 6. closing sessions whose last work ended                 sessions
+ 3. closing sessions whose last work ended                 sessions
+ 4. admission of waiting sessions                          admission
+ 5. release of ready turns: placement, eviction, dispatch  release, placement, retention, dispatch
+ 6. write-through of slots that became idle                writethrough
  7. water levels, then the timer                           water, state.arm_timer
 
 A reading order: states (the records and their states), limits, events, actions, lane, admission,

@@ -52,12 +52,12 @@ class Base:
         state.now_ns = now_ns
         _HANDLERS[type(event)](state, event)
         state.fire_deadlines(lambda kind, subject: _due(state, kind, subject))
+        if state.closing:
+            sessions.finish_closing(state)
         for group in list(state.stirred.values()):
             admit(state, group)
             release(state, group)
         write_through(state)
-        if state.closing:
-            sessions.finish_closing(state)
         water.look(state)
         state.stirred.clear()
         state.touched.clear()

@@ -132,6 +132,11 @@ def any_open(group: Group) -> bool:
     return False
 
 
+def takes(card: Card, tokens: int) -> bool:
+    """Tell whether the card can hold a session of so many tokens, were it empty."""
+    return tokens <= min(card.context_tokens, card.total_blocks * card.group.block_tokens)
+
+
 def open_by_load(group: Group, *, min_tokens: int, tries: int) -> list[Card]:
     """Return up to `tries` cards that take sessions of `min_tokens` and can start a turn.
 
@@ -146,7 +151,7 @@ def open_by_load(group: Group, *, min_tokens: int, tries: int) -> list[Card]:
         card = group.cards[item[2]]
         if can_open(card) and rank(card) == item and item not in kept:
             kept.append(item)
-            if card.context_tokens >= min_tokens:
+            if takes(card, min_tokens):
                 found.append(card)
     for item in kept:
         heapq.heappush(group.open_heap, item)

@@ -9,6 +9,7 @@ from bedplate.core import pool
 from bedplate.core.actions import Dispatch, LoadKv
 from bedplate.core.card import book, claim, leave, occupy, touch, unclaim
 from bedplate.core.placement import Plan, usable_tokens
+from bedplate.core.ready import dequeue, enqueue
 from bedplate.core.retention import drop_slot
 from bedplate.core.state import State
 from bedplate.core.states import (
@@ -29,7 +30,7 @@ def start(state: State, turn: Turn, way: Plan) -> None:
     branch = turn.branch
     card, slot = way.card, way.slot
     for victim in way.victims:
-        drop_slot(state, victim)
+        _evict(state, victim)
     if branch.slot is not None and branch.slot is not slot:
         assert branch.slot.state == HELD
         drop_slot(state, branch.slot)
@@ -52,6 +53,18 @@ def start(state: State, turn: Turn, way: Plan) -> None:
     card.placed[turn.id] = turn
     touch(state, card)
     advance(state, turn)
+
+
+def _evict(state: State, slot: Slot) -> None:
+    """Drop an idle slot; a later turn that waited for it goes to the line of its group."""
+    assert slot.branch is not None
+    turns = slot.branch.turns
+    bound = turns[0] if turns and turns[0].bound_to is slot.card else None
+    if bound is not None:
+        dequeue(bound, served=False)
+    drop_slot(state, slot)
+    if bound is not None:
+        enqueue(state, bound)
 
 
 def advance(state: State, turn: Turn) -> None:

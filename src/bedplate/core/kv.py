@@ -8,6 +8,7 @@ from bedplate.core.card import book, empty_slot, touch
 from bedplate.core.dispatch import advance, dispatch, leave_slot, scrap_slot
 from bedplate.core.events import EntryDropped, KvDropped, KvFailed, KvLoaded, KvStored
 from bedplate.core.ids import CardId, EntryId, SlotId
+from bedplate.core.placement import shared_tokens
 from bedplate.core.retention import drop_slot, hold, retry_stores
 from bedplate.core.state import State
 from bedplate.core.states import (
@@ -132,10 +133,10 @@ def _drop_failed(state: State, slot: Slot) -> None:
         slot.drop_tries += 1
         state.emit(DropKv(card.id, slot.id))
         return
-    blocks = slot.blocks
+    lost = slot.blocks
     book(state, slot, 0)
     slot.state = BROKEN
-    book(state, slot, blocks)
+    card.total_blocks -= lost
     state.emit(Alarm("slot_broken", f"{card.id}/{slot.id}", 1))
     for turn in list(card.placed.values()):
         leave_slot(state, turn)
@@ -165,7 +166,7 @@ def _load_done(state: State, turn: Turn, tokens: int) -> None:
     pool.unpin(state, entry)
     slot.tokens = tokens
     slot.loaded = tokens > 0
-    slot.shared_tokens = min(tokens, entry.shared_tokens)
+    slot.shared_tokens = min(tokens, shared_tokens(entry, turn))
     if not turn.end_reason and not slot.card.draining:
         dispatch(state, turn)
         return

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bedplate.core.card import can_open, free_slot, open_by_load
+from bedplate.core.card import can_open, free_slot, open_by_load, takes
 from bedplate.core.retention import victims_for
 from bedplate.core.state import State
 from bedplate.core.states import HELD, Card, Entry, Slot, Turn
@@ -36,8 +36,14 @@ def usable_tokens(held: Slot | Entry, turn: Turn, *, can_cut: bool) -> int:
     At least one prompt token is always computed. An engine that cannot cut KV back uses all of it
     or nothing.
     """
-    usable = min(held.shared_tokens, turn.reuse_tokens, turn.prompt_tokens - 1)
+    usable = min(shared_tokens(held, turn), turn.reuse_tokens, turn.prompt_tokens - 1)
     return usable if can_cut or usable == held.tokens else 0
+
+
+def shared_tokens(held: Slot | Entry, turn: Turn) -> int:
+    """Return how many leading tokens of what is held are on the turn's line."""
+    branch = turn.branch
+    return branch.source_tokens if held is branch.source else held.shared_tokens
 
 
 def home_of(turn: Turn) -> Slot | None:
@@ -45,7 +51,7 @@ def home_of(turn: Turn) -> Slot | None:
     slot = turn.branch.slot
     if slot is None or slot.state != HELD or not slot.card.up or slot.card.draining:
         return None
-    fits = turn.prompt_tokens + turn.limit_tokens <= slot.card.context_tokens
+    fits = takes(slot.card, turn.prompt_tokens + turn.limit_tokens)
     return slot if fits and _saves(slot, turn, slot.card) else None
 
 
@@ -64,7 +70,7 @@ def plan(state: State, turn: Turn) -> Plan | None:
     if home is not None:
         if can_open(home.card):
             extra = max(0, turn.need_blocks - home.blocks)
-            victims = victims_for(state, home.card, blocks=extra, need_slot=False, keep=home)
+            victims = victims_for(state, home.card, turn, blocks=extra, need_slot=False, keep=home)
             if victims is not None:
                 return Plan(home.card, home, victims, None)
         if home.dirty:
@@ -79,7 +85,7 @@ def plan(state: State, turn: Turn) -> Plan | None:
             continue
         slot = free_slot(card)
         victims = victims_for(
-            state, card, blocks=turn.need_blocks, need_slot=slot is None, keep=None
+            state, card, turn, blocks=turn.need_blocks, need_slot=slot is None, keep=None
         )
         if victims is not None:
             chosen = slot if slot is not None else victims[0]
@@ -97,7 +103,7 @@ def untried(turn: Turn) -> bool:
     return any(
         card.up and not card.draining and card.id not in turn.failed_on
         for card in turn.branch.group.cards
-        if card.context_tokens >= length
+        if takes(card, length)
     )
 
 

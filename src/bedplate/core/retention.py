@@ -14,7 +14,7 @@ from bedplate.core.card import book, empty_slot, held_by, spare_blocks, touch
 from bedplate.core.lease import charge, expired
 from bedplate.core.limits import BATCH, RELEASE_SCAN_MAX
 from bedplate.core.state import State
-from bedplate.core.states import DROPPING, HELD, STORING, Card, Entry, Slot, Tenant
+from bedplate.core.states import DROPPING, HELD, STORING, Card, Entry, Slot, Tenant, Turn
 
 IDLE_SCAN_MAX = 16
 """Idle slots of a card that are compared when one has to go, the least recently used of all."""
@@ -23,9 +23,9 @@ NOW, LATER, NEVER = "now", "later", "never"
 
 
 def victims_for(
-    state: State, card: Card, *, blocks: int, need_slot: bool, keep: Slot | None
+    state: State, card: Card, turn: Turn, *, blocks: int, need_slot: bool, keep: Slot | None
 ) -> list[Slot] | None:
-    """Choose idle slots to drop so that `blocks` fit (and a slot is free).
+    """Choose idle slots to drop so that `blocks` of `turn` fit (and a slot is free).
 
     None means that no choice would do.
 
@@ -34,7 +34,7 @@ def victims_for(
     missing = blocks - spare_blocks(card)
     if missing <= 0 and not need_slot:
         return []
-    idle = _candidates(card, missing, keep)
+    idle = _candidates(card, turn, missing, keep)
     idle.sort(key=lambda s: _worth(state, s))
     chosen: list[Slot] = []
     for slot in idle:
@@ -46,11 +46,11 @@ def victims_for(
     return chosen if missing <= 0 and not need_slot else None
 
 
-def _candidates(card: Card, missing: int, keep: Slot | None) -> list[Slot]:
+def _candidates(card: Card, turn: Turn, missing: int, keep: Slot | None) -> list[Slot]:
     """Return idle slots, least recently used first: a bounded number, or as many as it takes."""
     found: list[Slot] = []
     for slot in card.idle.values():
-        if slot is keep or not held_by(slot) or _bound(slot):
+        if slot is keep or not held_by(slot) or _bound(slot, turn):
             continue
         found.append(slot)
         missing -= slot.blocks
@@ -59,10 +59,15 @@ def _candidates(card: Card, missing: int, keep: Slot | None) -> list[Slot]:
     return found
 
 
-def _bound(slot: Slot) -> bool:
-    """Tell whether a turn waits for exactly this slot: its KV is nowhere else."""
+def _bound(slot: Slot, turn: Turn) -> bool:
+    """Tell whether a turn that comes before `turn` waits for exactly this slot.
+
+    Among turns that wait for their own slots the first can always make room, so none block another.
+    """
     turns = slot.branch.turns if slot.branch is not None else []
-    return bool(turns) and turns[0].bound_to is slot.card
+    if not turns or turns[0].bound_to is not slot.card:
+        return False
+    return (turns[0].lane, turns[0].serial) < (turn.lane, turn.serial)
 
 
 def _worth(state: State, slot: Slot) -> tuple[bool, bool, int, int, int]:

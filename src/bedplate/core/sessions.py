@@ -41,6 +41,7 @@ def _share(event: TurnArrived, session: Session, branch: Branch) -> None:
     if parent.group is branch.group and parent.entry.state == STORED:
         assert parent.entry.tenant is session.tenant
         branch.source = parent.entry
+        branch.source_tokens = parent.entry.shared_tokens
         pool.pin(parent.entry)
 
 

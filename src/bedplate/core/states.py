@@ -1,5 +1,7 @@
 """The records that core keeps, and the states they may be in. Plain data; other modules decide.
 
+Length: the records refer to one another, and a reader wants their states beside them.
+
 A turn is in exactly one state (INV-03):
 
     arrive ─► QUEUED ─► READY ─► PLACED ─► LOADING ─► RUNNING ─► (ended)
@@ -121,8 +123,9 @@ class Session:
 class Branch:
     """One line of a session's tree and where its KV is: on a card, in the pool, or nowhere.
 
-    `source` is the parent's pool entry that a fresh fork will load, pinned until then. `card` is
-    where a turn of it last ran.
+    `source` is the parent's pool entry that a fresh fork will load, pinned until then, and
+    `source_tokens` its leading tokens on the line that the fork left. `card` is where a turn of it
+    last ran.
     `reserved_tokens` is its part of the session's admission.
     """
 
@@ -139,6 +142,7 @@ class Branch:
         "session",
         "slot",
         "source",
+        "source_tokens",
         "turns",
     )
 
@@ -150,6 +154,7 @@ class Branch:
         self.slot: Slot | None = None
         self.entry: Entry | None = None
         self.source: Entry | None = None
+        self.source_tokens = 0
         self.card = ""
         self.reserved_tokens = 0
         self.ended_ns = 0

@@ -157,6 +157,8 @@ def ended(state: State, event: TurnEnded) -> None:
     state.count("cached_tokens", event.cached_tokens)
     state.count("out_tokens", event.out_tokens)
     status = event.status
+    if status in GOOD_ENDS:
+        turn.end_reason = ""  # it was done before it could be stopped
     if turn.end_reason and turn.end_reason != "client_cancelled":
         status = "error"
         state.emit(FailTurn(turn.id, turn.end_reason, turn.end_detail))

@@ -127,14 +127,14 @@ def _card(base: Base, card: Card) -> CardView:
 
 
 def sessions(base: Base) -> list[SessionView]:
-    """Return every open session, oldest first. Cost: O(sessions)."""
-    return [_session(session) for session in base.state.sessions.values()]
+    """Return every open session, oldest first; one that is closing is not. Cost: O(sessions)."""
+    return [_session(session) for session in base.state.sessions.values() if not session.closing]
 
 
 def session(base: Base, session_id: SessionId) -> SessionView | None:
-    """Return one session, or None if it is not open."""
+    """Return one session, or None if it is not open or closing."""
     found = base.state.sessions.get(session_id)
-    return _session(found) if found is not None else None
+    return _session(found) if found is not None and not found.closing else None
 
 
 def _session(found: Session) -> SessionView:

@@ -1,1 +1,1 @@
-"""Engines: adapters between the runtime and the programs that run models (design: docs/concepts)."""
+"""Engines: adapters between runtime and the programs that run models (design: docs/concepts)."""

@@ -98,26 +98,27 @@ class Sessions:
 
     async def get(self, exchange: Exchange) -> None:
         """Answer with one session: its branches, where their KV is, what its turns wait for."""
-        session = self._find(exchange)
-        shown = self._parts.view.session(session)
-        if shown is None:
-            raise UnknownSession("No such session: it ended or never existed.")
+        session, shown = self._find(exchange)
         await respond_json(exchange, self._shown(session, shown))
 
     async def delete(self, exchange: Exchange) -> None:
         """End a session: its running turns stop, its KV is dropped. Durable when answered."""
-        session = self._find(exchange)
+        session, _ = self._find(exchange)
         runtime = self._parts.runtime
         await runtime.committed(runtime.close_session(session, "closed"))
         name = exchange.path.removeprefix(SESSIONS)
         await respond_json(exchange, {"id": name, "object": "session", "deleted": True})
 
-    def _find(self, exchange: Exchange) -> SessionId:
-        """Return the session that the path names; another tenant's is as unknown as none."""
+    def _find(self, exchange: Exchange) -> tuple[SessionId, JsonObject]:
+        """Return the open session that the path names; another tenant's is as unknown as none."""
         parts = self._parts
         credential = parts.door.admit(exchange, parts.runtime.now_ns())
         name = checked_name(exchange.path.removeprefix(SESSIONS))
-        return parts.recogniser.find(credential.tenant, name)
+        session = parts.recogniser.find(credential.tenant, name)
+        shown = parts.view.session(session)
+        if shown is None:
+            raise UnknownSession("No such session: it ended or never existed.")
+        return session, shown
 
     def _shown(self, session: SessionId, shown: JsonObject) -> JsonObject:
         """Return a session under the name by which its client knows it."""

@@ -59,6 +59,7 @@ async def test_the_engines_words_about_the_request_reach_the_client() -> None:
     error = {"message": "temperature must be below 2", "param": "temperature", "code": None}
     async with open_endpoint(Behaviour(status=400, error=error)) as (fake, case):
         heard = await ask(case)
+        assert isinstance(heard.error, InvalidRequest)
         assert heard.error.message == "temperature must be below 2"
         assert heard.error.param == "temperature"
         fake.script(
@@ -81,6 +82,7 @@ async def test_the_endpoints_key_is_sent_and_never_told() -> None:
     assert (await ask(case)).error is None
     fake.script(Behaviour(status=400, error={"message": "bad key sk-upstream-secret here"}))
     heard = await ask(case)
+    assert heard.error is not None
     assert heard.error.message == "bad key [key] here"
     fake.api_key = "another"
     assert "sk-" not in str((await ask(case)).error)
@@ -227,7 +229,8 @@ async def test_a_cancelled_turn_is_seen_by_the_endpoint_within_a_second(
 ) -> None:
     threaded = ThreadedEngine(FakeEngine(behaviour))
     with threaded as url:
-        fake, events = threaded.engine, []  # type: ignore[var-annotated]
+        fake = threaded.engine
+        events: list[Event] = []
         engine = OpenAIEngine(OpenaiEngine(name="endpoint", model="fake", url=url))
         await engine.start(events.append)
         case = Case(engine, events)
@@ -239,7 +242,9 @@ async def test_a_cancelled_turn_is_seen_by_the_endpoint_within_a_second(
         task.cancel()
         await asyncio.wait([task])
         await until(lambda: fake.aborts == 1)
-        assert fake.chats()[-1].aborted_s - asked_s < 1.0
+        aborted_s = fake.chats()[-1].aborted_s
+        assert aborted_s is not None
+        assert aborted_s - asked_s < 1.0
         assert fake.running == 0
         await engine.stop()
 

@@ -158,7 +158,7 @@ def test_a_file_may_register_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_every_command_plugs_in_and_takes_json(name: str) -> None:
     assert Path(cli.__file__).with_name(f"{name}.py").is_file()
-    group = getattr(import_module(f"bedplate.cli.{name}"), "app", None)
+    group: Any = getattr(import_module(f"bedplate.cli.{name}"), "app", None)
     subs = [[c.name or str(c.callback.__name__)] for c in group.registered_commands if c.callback]
     if len(subs) == 1 and group.registered_callback is None:
         subs = [[]]

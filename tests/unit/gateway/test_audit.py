@@ -29,7 +29,7 @@ def notes() -> Notes:
     return Notes()
 
 
-async def test_the_first_is_noted_at_once_and_a_flood_as_one_number(notes: Notes):
+async def test_the_first_is_noted_at_once_and_a_flood_as_one_number(notes: Notes) -> None:
     turned = TurnedAway(notes)
     for _ in range(5000):
         turned.add(REFUSED, "", NotAuthenticated("bp_secret"), "10.0.0.1")
@@ -45,7 +45,9 @@ async def test_the_first_is_noted_at_once_and_a_flood_as_one_number(notes: Notes
     turned.close()
 
 
-async def test_a_flood_that_goes_on_is_noted_once_a_window_and_a_quiet_kind_is_let_go(notes: Notes):
+async def test_a_flood_that_goes_on_is_noted_once_a_window_and_a_quiet_kind_is_let_go(
+    notes: Notes,
+) -> None:
     turned = TurnedAway(notes)
     for _ in range(3):
         turned.add(REFUSED, "", NotAuthenticated("x"), "p")
@@ -59,7 +61,7 @@ async def test_a_flood_that_goes_on_is_noted_once_a_window_and_a_quiet_kind_is_l
     turned.close()
 
 
-async def test_kinds_tenants_and_codes_are_counted_apart(notes: Notes):
+async def test_kinds_tenants_and_codes_are_counted_apart(notes: Notes) -> None:
     turned = TurnedAway(notes)
     turned.add(REFUSED, "a", NotAllowed("x"), "p")
     turned.add(REFUSED, "b", NotAllowed("x"), "p")
@@ -68,7 +70,7 @@ async def test_kinds_tenants_and_codes_are_counted_apart(notes: Notes):
     turned.close()
 
 
-async def test_what_is_counted_is_bounded(notes: Notes):
+async def test_what_is_counted_is_bounded(notes: Notes) -> None:
     turned = TurnedAway(notes)
     for number in range(KINDS_MAX + 50):
         turned.add(REFUSED, f"t{number}", NotAllowed("x"), "p")
@@ -78,7 +80,7 @@ async def test_what_is_counted_is_bounded(notes: Notes):
     turned.close()
 
 
-async def test_closing_writes_what_is_left_and_stops_the_timer(notes: Notes):
+async def test_closing_writes_what_is_left_and_stops_the_timer(notes: Notes) -> None:
     turned = TurnedAway(notes)
     turned.add(REFUSED, "", NotAuthenticated("x"), "p")
     turned.add(REFUSED, "", NotAuthenticated("x"), "p")
@@ -87,7 +89,7 @@ async def test_closing_writes_what_is_left_and_stops_the_timer(notes: Notes):
     assert not [h for h in asyncio.get_running_loop()._scheduled if not h.cancelled()]  # type: ignore[attr-defined]
 
 
-async def test_a_broken_journal_does_not_hide_the_answer(notes: Notes, caplog: Any):
+async def test_a_broken_journal_does_not_hide_the_answer(notes: Notes, caplog: Any) -> None:
     turned = TurnedAway(notes)
     notes.broken = True
     turned.add(REFUSED, "", NotAuthenticated("x"), "p")

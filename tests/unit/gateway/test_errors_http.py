@@ -30,7 +30,7 @@ def make(cls: type[BedplateError]) -> BedplateError:
 
 
 @pytest.mark.parametrize("cls", every_error())
-def test_every_error_has_openais_form(cls: type[BedplateError]):
+def test_every_error_has_openais_form(cls: type[BedplateError]) -> None:
     error = make(cls)
     body = orjson.loads(error_body(error))
     assert set(body) == {"error"}
@@ -57,13 +57,13 @@ def test_every_error_has_openais_form(cls: type[BedplateError]):
         (errors.EngineTimeout, 504, "server_error"),
     ],
 )
-def test_status_and_type_agree(cls: type[BedplateError], status: int, kind: str):
+def test_status_and_type_agree(cls: type[BedplateError], status: int, kind: str) -> None:
     error = cls("x")
     assert error.http_status == status
     assert orjson.loads(error_body(error))["error"]["type"] == kind
 
 
-def test_retry_after_is_rounded_up_and_exact_in_milliseconds():
+def test_retry_after_is_rounded_up_and_exact_in_milliseconds() -> None:
     headers = dict(error_headers(LaneFull("x", retry_after_s=1.2)))
     assert headers[b"retry-after"] == b"2"
     assert headers[b"retry-after-ms"] == b"1200"
@@ -79,17 +79,17 @@ def test_retry_after_is_rounded_up_and_exact_in_milliseconds():
         (internal_error("req_1"), b"false"),
     ],
 )
-def test_a_client_is_told_whether_a_retry_can_help(error: BedplateError, again: bytes):
+def test_a_client_is_told_whether_a_retry_can_help(error: BedplateError, again: bytes) -> None:
     assert dict(error_headers(error))[b"x-should-retry"] == again
 
 
-def test_a_wrong_method_names_the_right_ones():
+def test_a_wrong_method_names_the_right_ones() -> None:
     assert dict(error_headers(MethodNotAllowed("PUT", "/x", ("GET", "HEAD"))))[b"allow"] == (
         b"GET, HEAD"
     )
 
 
-def test_an_internal_error_tells_only_its_request():
+def test_an_internal_error_tells_only_its_request() -> None:
     error = internal_error("req_abc")
     assert error.http_status == 500
     assert "req_abc" in error.message

@@ -48,31 +48,31 @@ def piece(data: bytes, *, more: bool = False) -> dict[str, Any]:
     "name",
     [b"authorization", b"x-session-id", b"idempotency-key", b"x-bedplate-lane", b"content-length"],
 )
-def test_a_header_of_identity_sent_twice_is_refused(name: bytes):
+def test_a_header_of_identity_sent_twice_is_refused(name: bytes) -> None:
     """F14: nobody can say which of the two counts."""
     with pytest.raises(InvalidRequest) as caught:
         Wire().exchange((name, b"a"), (name, b"a"))
     assert caught.value.param == name.decode()
 
 
-def test_other_headers_may_repeat():
+def test_other_headers_may_repeat() -> None:
     assert Wire().exchange((b"accept", b"a"), (b"accept", b"b")).header(b"accept") == "b"
 
 
-async def test_a_body_is_read_whole():
+async def test_a_body_is_read_whole() -> None:
     assert await Wire(piece(b"abc")).exchange().body(size_max=3) == b"abc"
     wire = Wire(piece(b"a", more=True), piece(b"", more=True), piece(b"bc"))
     assert await wire.exchange().body(size_max=3) == b"abc"
 
 
-async def test_a_declared_length_is_refused_before_a_byte_is_read():
+async def test_a_declared_length_is_refused_before_a_byte_is_read() -> None:
     wire = Wire(piece(b"abcd"))
     with pytest.raises(BodyTooLarge):
         await wire.exchange((b"content-length", b"4")).body(size_max=3)
     assert len(wire.messages) == 1
 
 
-async def test_an_undeclared_length_is_refused_at_the_bound():
+async def test_an_undeclared_length_is_refused_at_the_bound() -> None:
     wire = Wire(*(piece(b"ab", more=True) for _ in range(100)))
     with pytest.raises(BodyTooLarge):
         await wire.exchange((b"transfer-encoding", b"chunked")).body(size_max=5)
@@ -81,14 +81,14 @@ async def test_an_undeclared_length_is_refused_at_the_bound():
         await Wire(piece(b"abcd")).exchange().body(size_max=3)
 
 
-async def test_a_client_that_leaves_while_sending_is_gone():
+async def test_a_client_that_leaves_while_sending_is_gone() -> None:
     exchange = Wire(piece(b"a", more=True)).exchange()
     with pytest.raises(ClientGone):
         await exchange.body(size_max=9)
     assert exchange.gone
 
 
-async def test_an_unread_body_closes_the_connection_if_it_is_large():
+async def test_an_unread_body_closes_the_connection_if_it_is_large() -> None:
     for headers, closes in (
         ([(b"content-length", b"12")], False),
         ([(b"content-length", b"99999999")], True),
@@ -100,7 +100,7 @@ async def test_an_unread_body_closes_the_connection_if_it_is_large():
         assert ((b"connection", b"close") in wire.sent[0]["headers"]) is closes
 
 
-async def test_a_response_carries_its_length_and_request():
+async def test_a_response_carries_its_length_and_request() -> None:
     wire = Wire()
     exchange = wire.exchange()
     await exchange.respond(200, [], b"hello")
@@ -111,7 +111,7 @@ async def test_a_response_carries_its_length_and_request():
     assert exchange.complete
 
 
-async def test_a_late_stream_is_opened_and_then_kept_alive():
+async def test_a_late_stream_is_opened_and_then_kept_alive() -> None:
     wire = Wire()
     exchange = wire.exchange()
     pacer = Pacer(10.0)
@@ -138,7 +138,7 @@ async def test_a_late_stream_is_opened_and_then_kept_alive():
     await pacer.stop()
 
 
-async def test_a_write_that_waits_for_its_reader_gets_no_comment():
+async def test_a_write_that_waits_for_its_reader_gets_no_comment() -> None:
     """The pacer never queues behind a slow reader more than one write."""
     gate = asyncio.Event()
     wire = Wire()

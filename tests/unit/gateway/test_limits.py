@@ -10,7 +10,7 @@ from bedplate.gateway.ports import Bucket, RateLimits
 from bedplate.gateway.view import _bucket
 
 
-def test_without_limits_there_are_no_headers():
+def test_without_limits_there_are_no_headers() -> None:
     assert limit_headers(None) == []
     assert limit_headers(RateLimits(None, None)) == []
 
@@ -18,7 +18,7 @@ def test_without_limits_there_are_no_headers():
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.0, b"0ms"), (0.25, b"250ms"), (1.5, b"1.5s"), (90.0, b"1m30s")]
 )
-def test_only_what_is_limited_is_told(seconds: float, text: bytes):
+def test_only_what_is_limited_is_told(seconds: float, text: bytes) -> None:
     assert limit_headers(RateLimits(None, Bucket(100, 40, seconds))) == [
         (b"x-ratelimit-limit-tokens", b"100"),
         (b"x-ratelimit-remaining-tokens", b"40"),
@@ -26,7 +26,7 @@ def test_only_what_is_limited_is_told(seconds: float, text: bytes):
     ]
 
 
-def test_a_bucket_grows_evenly_to_its_limit():
+def test_a_bucket_grows_evenly_to_its_limit() -> None:
     empty = 0
     assert _bucket(0, 5, 5) is None
     assert _bucket(60, empty, 0) == Bucket(60, 0, 60.0)

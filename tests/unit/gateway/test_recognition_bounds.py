@@ -104,7 +104,7 @@ def test_a_restart_brings_named_and_unnamed_sessions_back() -> None:
     after = Client()
     for record in records:
         after.recogniser.restore(record)
-    after.recogniser.retain({record.session for record in records})  # type: ignore[arg-type]
+    after.recogniser.retain({SessionId(record.session) for record in records})
     assert place(after.call(HELLO, ANSWER, RESULT)) == ("extend", "s-0000", 0, -1)
     assert place(after.call(HELLO, ANSWER, RESULT, name="run-7")) == ("extend", "s-0001", 0, -1)
     assert after.call(HELLO, ANSWER, RESULT, tenant=FUND).kind == "new"

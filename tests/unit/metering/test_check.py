@@ -73,7 +73,7 @@ def test_a_row_of_no_turn_is_named() -> None:
     ],
 )
 def test_a_row_that_differs_from_the_events_is_named(
-    fields: dict[str, object], tokens: int
+    fields: dict[str, Any], tokens: int
 ) -> None:
     log = Log()
     log.arrived()

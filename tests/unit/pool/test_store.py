@@ -75,7 +75,8 @@ def test_tokens_of_the_fingerprint_are_the_adapters_business(pool: KvPool) -> No
 def test_kv_made_otherwise_is_refused_by_name(pool: KvPool, field: str) -> None:
     store(pool, 1)
     with pytest.raises(PoolError, match=field):
-        pool.open_entry(EntryId(1), replace(MADE, **{field: "changed"}), BANK)
+        changed: dict[str, Any] = {field: "changed"}
+        pool.open_entry(EntryId(1), replace(MADE, **changed), BANK)
 
 
 def test_a_foreign_entry_answers_like_a_missing_one(pool: KvPool) -> None:

@@ -42,9 +42,10 @@ def events(turns: int) -> list[Event]:
 
 def written(folder: Path, turns: int = 10, *, core: str | None = None) -> Path:
     """Write the journal of a live run by hand: records, usage notes, a digest every five events."""
-    base, records = Base(), []
+    base = Base()
+    records: list[Record] = []
 
-    def add(kind: str, body: dict, tenant: str = "", session: str = "") -> int:
+    def add(kind: str, body: dict[str, Any], tenant: str = "", session: str = "") -> int:
         seq = len(records)
         records.append(Record(seq, 1000 + seq, kind, tenant, session, body))
         return seq

@@ -60,7 +60,7 @@ async def test_a_turn_that_cannot_resume_ends_with_an_explicit_error(start: Star
     engine.scripts[TurnId("t1")] = [Script(pieces=("one ",), error=EngineLost("gone"))]
     service = await start(engine)
     stream = service.submit(call("t1", resumable=False))
-    seen = []
+    seen: list[Output] = []
     with pytest.raises(EngineLost):  # noqa: PT012 (what came before the error matters too)
         async for outputs in stream:
             seen += outputs

@@ -20,11 +20,11 @@ USER = {"role": "user", "content": "hi"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
-def read(can: Capabilities = ABLE, **fields: Any):
+def read(can: Capabilities = ABLE, **fields: Any) -> ChatCall:
     return read_chat({"model": "m", "messages": [USER], **fields}, ModelId("m"), can)
 
 
-def messages(*items: Any, can: Capabilities = ABLE):
+def messages(*items: Any, can: Capabilities = ABLE) -> ChatCall:
     return read(can, messages=list(items))
 
 
@@ -100,11 +100,13 @@ def refused(param: str, fragment: str, can: Capabilities = ABLE, **fields: Any) 
         ),
     ],
 )
-def test_a_wrong_message_is_refused_by_name(param: str, fragment: str, message: dict[str, Any]):
+def test_a_wrong_message_is_refused_by_name(
+    param: str, fragment: str, message: dict[str, Any]
+) -> None:
     refused(param, fragment, messages=[message])
 
 
-def test_messages_that_frameworks_send_pass():
+def test_messages_that_frameworks_send_pass() -> None:
     history = [
         {"role": "developer", "content": "d"},
         {"role": "user", "content": [{"type": "text", "text": "a"}], "name": "bob"},
@@ -126,7 +128,7 @@ def test_messages_that_frameworks_send_pass():
     assert list(messages(*history).request.messages) == history
 
 
-def test_parts_go_only_to_an_engine_that_declares_them():
+def test_parts_go_only_to_an_engine_that_declares_them() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:,x", "detail": "low"}}
     audio = {"type": "input_audio", "input_audio": {"data": "x", "format": "wav"}}
     for part, where in ((image, "image_url"), (audio, "input_audio")):

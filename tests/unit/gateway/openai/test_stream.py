@@ -104,12 +104,12 @@ EMPTY: list[Output] = [Started(7, 3), end()]
 
 
 @pytest.mark.parametrize("outputs", [TEXT, ONE_CALL, TWO_CALLS, CUT, EMPTY])
-def test_a_stream_put_together_equals_the_unstreamed_answer(outputs: list[Output]):
+def test_a_stream_put_together_equals_the_unstreamed_answer(outputs: list[Output]) -> None:
     assert joined(events(outputs)) == said(whole(outputs))
 
 
 @pytest.mark.parametrize("outputs", [TEXT, ONE_CALL, TWO_CALLS, CUT, EMPTY])
-def test_role_first_then_pieces_then_one_empty_delta_with_the_reason(outputs: list[Output]):
+def test_role_first_then_pieces_then_one_empty_delta_with_the_reason(outputs: list[Output]) -> None:
     chunks = events(outputs)
     assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
     assert all("role" not in chunk["choices"][0]["delta"] for chunk in chunks[1:])
@@ -122,7 +122,7 @@ def test_role_first_then_pieces_then_one_empty_delta_with_the_reason(outputs: li
     assert chunks[-1]["choices"][0]["finish_reason"] == finished.finish_reason
 
 
-def test_id_and_name_come_in_the_first_piece_of_a_call_only():
+def test_id_and_name_come_in_the_first_piece_of_a_call_only() -> None:
     pieces = [
         piece
         for chunk in events(TWO_CALLS)
@@ -132,16 +132,16 @@ def test_id_and_name_come_in_the_first_piece_of_a_call_only():
     assert named == [(0, "c0"), (1, "c1"), (1, None)]
 
 
-def test_a_cut_call_keeps_its_half_arguments():
+def test_a_cut_call_keeps_its_half_arguments() -> None:
     assert said(whole(CUT))["calls"][0]["arguments"] == '{"a":"lon'
 
 
-def test_content_is_null_beside_a_call_and_empty_without():
+def test_content_is_null_beside_a_call_and_empty_without() -> None:
     assert said(whole(ONE_CALL))["content"] is None
     assert said(whole(EMPTY))["content"] == ""
 
 
-def test_usage_comes_last_if_asked_and_is_null_before():
+def test_usage_comes_last_if_asked_and_is_null_before() -> None:
     chunks = events(TEXT, usage=True)
     assert all(chunk["usage"] is None for chunk in chunks[:-1])
     assert chunks[-1]["choices"] == []
@@ -152,7 +152,7 @@ def test_usage_comes_last_if_asked_and_is_null_before():
     assert all("usage" not in chunk for chunk in events(TEXT))
 
 
-def test_every_chunk_carries_the_identity():
+def test_every_chunk_carries_the_identity() -> None:
     for chunk in events(TWO_CALLS, usage=True):
         assert chunk["id"] == "chatcmpl-1"
         assert chunk["object"] == "chat.completion.chunk"
@@ -160,7 +160,7 @@ def test_every_chunk_carries_the_identity():
         assert chunk["system_fingerprint"] == "fp_1"
 
 
-def test_several_choices_are_kept_apart():
+def test_several_choices_are_kept_apart() -> None:
     outputs: list[Output] = [
         Delta("a", index=0, tokens=1),
         Delta("x", index=1, tokens=1),
@@ -173,7 +173,7 @@ def test_several_choices_are_kept_apart():
         assert said(whole(outputs), index) == {"content": text, "calls": [], "reason": reason}
 
 
-def test_log_probabilities_travel_with_their_piece():
+def test_log_probabilities_travel_with_their_piece() -> None:
     def of(token: str) -> dict[str, Any]:
         item = {"token": token, "logprob": -0.5, "bytes": None, "top_logprobs": []}
         return {"content": [item], "refusal": None}
@@ -186,7 +186,7 @@ def test_log_probabilities_travel_with_their_piece():
     assert body["refusal"] is None
 
 
-def test_further_fields_of_a_delta_reach_the_client():
+def test_further_fields_of_a_delta_reach_the_client() -> None:
     outputs: list[Output] = [
         Delta(extra={"reasoning_content": "th"}),
         Delta("a", extra={"reasoning_content": "ink"}),
@@ -200,24 +200,24 @@ def test_further_fields_of_a_delta_reach_the_client():
     assert whole(outputs)["choices"][0]["message"]["reasoning_content"] == "think"
 
 
-def test_started_alone_gives_no_byte():
+def test_started_alone_gives_no_byte() -> None:
     assert ChunkEncoder(WHO, include_usage=False).encode([Started(1, 0)]) == b""
 
 
-def test_bytes_do_not_depend_on_how_outputs_are_grouped():
+def test_bytes_do_not_depend_on_how_outputs_are_grouped() -> None:
     apart = ChunkEncoder(WHO, include_usage=True)
     together = ChunkEncoder(WHO, include_usage=True)
     assert b"".join(apart.encode([one]) for one in TWO_CALLS) == together.encode(TWO_CALLS)
 
 
-def test_a_choice_without_an_end_is_the_engines_fault():
+def test_a_choice_without_an_end_is_the_engines_fault() -> None:
     collector = Collector()
     collector.add([Delta("a", index=1), end()])
     with pytest.raises(EngineProtocolError):
         collector.body(WHO)
 
 
-def test_a_failed_stream_ends_with_an_error_and_no_done():
+def test_a_failed_stream_ends_with_an_error_and_no_done() -> None:
     """F16: never a fabricated success."""
     encoder = ChunkEncoder(WHO, include_usage=False)
     data = encoder.encode([Delta("a")]) + encoder.error(EngineLost("gone"))

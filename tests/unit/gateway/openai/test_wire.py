@@ -30,7 +30,7 @@ for _ in range(NESTING_MAX + 1):
     DEEP = [DEEP]
 
 
-def read(can: Capabilities = ABLE, **fields: Any):
+def read(can: Capabilities = ABLE, **fields: Any) -> ChatCall:
     return read_chat({"model": "m", "messages": [USER], **fields}, ModelId("m"), can)
 
 
@@ -42,7 +42,7 @@ def refused(param: str, fragment: str, can: Capabilities = ABLE, **fields: Any) 
     assert param in caught.value.message
 
 
-def test_a_full_request_is_read_whole():
+def test_a_full_request_is_read_whole() -> None:
     call = read(
         messages=[{"role": "system", "content": "s"}, USER],
         tools=[TOOL],
@@ -78,8 +78,8 @@ def test_a_full_request_is_read_whole():
     assert request.extra == {"top_k": 4}
 
 
-def test_what_is_left_out_or_null_has_the_defaults():
-    nulls = dict.fromkeys(NULLABLE)
+def test_what_is_left_out_or_null_has_the_defaults() -> None:
+    nulls: dict[str, Any] = dict.fromkeys(NULLABLE)
     for call in (read(), read(**nulls)):
         assert not call.stream
         assert not call.include_usage
@@ -90,11 +90,11 @@ def test_what_is_left_out_or_null_has_the_defaults():
         assert call.request.extra == {}
 
 
-def test_an_integral_number_is_an_integer():
+def test_an_integral_number_is_an_integer() -> None:
     assert read(max_tokens=16.0).request.limit_tokens == 16
 
 
-def test_both_names_of_the_limit_may_come_together_if_equal():
+def test_both_names_of_the_limit_may_come_together_if_equal() -> None:
     assert read(max_tokens=4, max_completion_tokens=4).request.limit_tokens == 4
     refused("max_tokens", "differs", max_tokens=4, max_completion_tokens=5)
 
@@ -199,7 +199,9 @@ def test_both_names_of_the_limit_may_come_together_if_equal():
         ("frobnicate", "no such parameter", {"frobnicate": None}),
     ],
 )
-def test_what_is_wrong_is_refused_by_name(param: str, fragment: str, fields: dict[str, Any]):
+def test_what_is_wrong_is_refused_by_name(
+    param: str, fragment: str, fields: dict[str, Any]
+) -> None:
     refused(param, fragment, **fields)
 
 
@@ -213,24 +215,24 @@ def test_what_is_wrong_is_refused_by_name(param: str, fragment: str, fields: dic
         ("top_k", {"top_k": 1}),
     ],
 )
-def test_what_the_engine_cannot_do_is_refused_by_name(param: str, fields: dict[str, Any]):
+def test_what_the_engine_cannot_do_is_refused_by_name(param: str, fields: dict[str, Any]) -> None:
     read(ABLE, **fields)
     refused(param, "engine of", PLAIN, **fields)
 
 
-def test_an_engine_that_judges_itself_gets_unknown_parameters():
+def test_an_engine_that_judges_itself_gets_unknown_parameters() -> None:
     call = read(PASSING, frobnicate={"a": 1}, reasoning_effort="low", user="u")
     assert call.request.extra == {"frobnicate": {"a": 1}, "reasoning_effort": "low"}
     refused("frobnicate", "nested deeper", PASSING, frobnicate=DEEP)
 
 
 @pytest.mark.parametrize("name", sorted(RESERVED))
-def test_clients_cannot_speak_for_the_service(name: str):
+def test_clients_cannot_speak_for_the_service(name: str) -> None:
     """F14: lane, tenant and slot never come from the body, whatever the engine would take."""
     refused(name, "not for clients", PASSING, **{name: 1})
 
 
-def test_every_parameter_of_openai_is_decided():
+def test_every_parameter_of_openai_is_decided() -> None:
     """None is dropped: each is understood, harmless by table, or refused by its own name."""
     for name in chat_parameters():
         if name in UNDERSTOOD or name in HARMLESS:
@@ -238,7 +240,7 @@ def test_every_parameter_of_openai_is_decided():
         refused(name, "", ABLE, **{name: {}})
 
 
-def test_harmless_parameters_pass_and_reach_no_engine():
+def test_harmless_parameters_pass_and_reach_no_engine() -> None:
     call = read(
         user="u",
         metadata={"a": "b"},
@@ -268,28 +270,29 @@ def test_harmless_parameters_pass_and_reach_no_engine():
         b'"text"',
     ],
 )
-def test_bytes_that_are_no_json_object_are_refused_without_echo(body: bytes):
+def test_bytes_that_are_no_json_object_are_refused_without_echo(body: bytes) -> None:
     with pytest.raises(InvalidRequest) as caught:
         decode(body)
     assert "JSON" in caught.value.message
 
 
-def test_a_secret_in_broken_json_is_not_echoed():
+def test_a_secret_in_broken_json_is_not_echoed() -> None:
     with pytest.raises(InvalidRequest) as caught:
         decode(b'{"messages": "the secret", oops}')
     assert "secret" not in caught.value.message
 
 
 @pytest.mark.parametrize("name", [None, 5, "", "x" * 300])
-def test_a_wrong_model_is_refused(name: object):
+def test_a_wrong_model_is_refused(name: object) -> None:
     with pytest.raises(InvalidRequest) as caught:
         model_of({"model": name})
     assert caught.value.param == "model"
 
 
-def test_a_client_made_name_is_cut_and_printable():
+def test_a_client_made_name_is_cut_and_printable() -> None:
+    evil: dict[str, Any] = {"evil\n" + "x" * 500: 1}
     with pytest.raises(InvalidRequest) as caught:
-        read(**{"evil\n" + "x" * 500: 1})
+        read(**evil)
     assert caught.value.param is not None
     assert "\n" not in caught.value.message
     assert len(caught.value.message) < 300
@@ -299,17 +302,17 @@ def test_a_client_made_name_is_cut_and_printable():
     "value",
     ["application/json", "application/json; charset=utf-8", 'Application/JSON;charset="UTF-8"'],
 )
-def test_json_is_taken(value: str):
+def test_json_is_taken(value: str) -> None:
     check_content_type(value)
 
 
 @pytest.mark.parametrize("value", [None, "", "text/plain", "application/json; charset=latin-1"])
-def test_other_types_are_refused(value: str | None):
+def test_other_types_are_refused(value: str | None) -> None:
     with pytest.raises(WrongContentType):
         check_content_type(value)
 
 
-def test_what_passes_can_be_encoded_again():
+def test_what_passes_can_be_encoded_again() -> None:
     """Nesting that passes is nesting that the journal and the engines can hold."""
     schema: Any = {}
     for _ in range(NESTING_MAX - 3):
