@@ -25,6 +25,8 @@ RATE = 200.0
 CONNECTIONS = 32
 GROWING_TURNS = 5
 SHARES = (("p50", 0.5), ("p99", 0.99))
+CRAWL_RPS = 50.0
+"""A subject below this is measured over one session a connection, however long that takes."""
 SLOW_RPS = 300.0
 """A subject below this gets no open load: it would only queue."""
 
@@ -63,21 +65,37 @@ class Bout:
         self._plan = plan
         self.targets = list(targets)
         self._jobs = 0
+        self._crawling: set[str] = set()
         self.asked: dict[str, int] = {}
 
     def rates(self) -> Rates:
         """Measure how much each subject does at most, one after the other, in rounds."""
         found = Rates()
+        self._wake(found)
         for number in range(self._plan.rounds):
             for target in list(self.targets):
-                try:
-                    self._rate(target, found)
-                except BenchError as error:
-                    if target.name == Bedplate.name:
-                        raise
-                    self._leave_out(target, found, error)
+                self._guarded(target, found, lambda target: self._rate(target, found))
             self._run.say(f"round {number + 1}: " + _latest(found.first))
         return found
+
+    def _wake(self, found: Rates) -> None:
+        """Let each subject answer once on every connection: some finish starting only then."""
+        for target in list(self.targets):
+            self._guarded(target, found, self._wake_one)
+
+    def _wake_one(self, target: Target) -> None:
+        self._drive(target, sessions=CONNECTIONS)
+        _, answered, _, seconds = self._drive(target, sessions=CONNECTIONS)
+        if len(answered) / seconds < CRAWL_RPS:
+            self._crawling.add(target.name)
+
+    def _guarded(self, target: Target, found: Rates, do: Callable[[Target], object]) -> None:
+        try:
+            do(target)
+        except BenchError as error:
+            if target.name == Bedplate.name:
+                raise
+            self._leave_out(target, found, error)
 
     def _rate(self, target: Target, found: Rates) -> None:
         before = target.process.cpu_seconds() if target.process else 0.0
@@ -115,7 +133,9 @@ class Bout:
         return found
 
     def _closed(self, target: Target, *, turns: int) -> tuple[int, float]:
-        asked, first, _, seconds = self._drive(target, mode="closed", turns=turns)
+        # In a window of seconds a crawling subject may end nothing, or all it has at once.
+        sessions = CONNECTIONS if target.name in self._crawling else 0
+        asked, first, _, seconds = self._drive(target, turns=turns, sessions=sessions)
         return asked, len(first) / seconds
 
     def _drive(self, target: Target, **job: object) -> tuple[int, list[float], list[float], float]:

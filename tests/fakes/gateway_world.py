@@ -31,7 +31,7 @@ from bedplate.gateway.server import GatewayServer
 from bedplate.gateway.words import Words
 from tests.fakes.talking_engine import FakeRuntime, FakeView, TalkingEngine
 
-USER = {"role": "user", "content": "hi"}
+USER: Any = {"role": "user", "content": "hi"}
 CHAT = "/v1/chat/completions"
 
 

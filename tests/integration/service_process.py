@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bedplate.config import load
 from bedplate.core.ids import BranchId, SessionId, TenantId, TurnId

@@ -17,7 +17,7 @@ from bedplate.gateway.ports import Bucket, RateLimits
 from tests.fakes.gateway_world import CHAT, USER, World, body, gateway_world, http
 from tests.fakes.talking_engine import Script
 
-TOOLS: list[Any] = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+TOOL: Any = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 FIRST = {"index": 0, "id": "c0", "type": "function", "function": {"name": "f", "arguments": ""}}
 CALLS = (
     Delta(tool_calls=(FIRST,)),
@@ -49,7 +49,7 @@ async def test_the_async_client_gets_answers_streams_tools_and_models(world: Wor
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.total_tokens == 13
     world.engine.scripts.append(Script(CALLS, "tool_calls"))
-    called = await client.chat.completions.create(model="m", messages=[USER], tools=TOOLS)
+    called = await client.chat.completions.create(model="m", messages=[USER], tools=[TOOL])
     assert called.choices[0].finish_reason == "tool_calls"
     assert called.choices[0].message.tool_calls is not None
     (call,) = called.choices[0].message.tool_calls
@@ -74,7 +74,7 @@ async def test_the_sync_client_runs_a_tool_loop_in_one_session(world: World) -> 
             raw = client.chat.completions.with_raw_response.create(
                 model="m",
                 messages=history,
-                tools=TOOLS,
+                tools=[TOOL],
             )
             sessions.append(raw.headers["x-session-id"])
             message = raw.parse().choices[0].message

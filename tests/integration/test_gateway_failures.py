@@ -10,6 +10,7 @@ from pathlib import Path
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletionChunk
 
 from bedplate.engines.base import Delta
 from bedplate.errors import EngineLost
@@ -152,9 +153,7 @@ async def test_a_late_first_token_gets_headers_and_comments_meanwhile(
 
 async def read_stream(world: World) -> list[ChatCompletionChunk]:
     """Ask with the official client; return the chunks of the whole answer."""
-    stream = await world.client().chat.completions.create(
-        model="m", messages=[USER], stream=True
-    )
+    stream = await world.client().chat.completions.create(model="m", messages=[USER], stream=True)
     return [chunk async for chunk in stream]
 
 

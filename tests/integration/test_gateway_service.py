@@ -47,7 +47,7 @@ class World:
 @contextlib.asynccontextmanager
 async def running(folder: Path, **limits: Any) -> AsyncIterator[World]:
     tenants = (TenantConfig(id="acme", **limits),)
-    config = Config(service=ServiceConfig(port=0, data_dir=folder), tenants=tenants)
+    config = Config(service=ServiceConfig(port=0, data_dir=folder), tenant=tenants)
     engine = TalkingEngine()
     journal = Journal.open(folder / "journal", origin="bedplate/test")
     service = Service(config, [engine], None, journal)

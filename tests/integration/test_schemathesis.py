@@ -29,6 +29,7 @@ from schemathesis.config import (
     ProjectsConfig,
     SchemathesisConfig,
 )
+from schemathesis.generation.case import Case
 from schemathesis.specs.openapi.checks import response_schema_conformance
 
 from bedplate.gateway.openai.params import HARMLESS, UNDERSTOOD
@@ -129,7 +130,7 @@ def test_every_request_is_answered_or_refused_by_name(
     @hypothesis.given(
         case=operation.as_strategy() | operation.as_strategy(generation_mode=NEGATIVE)
     )
-    def run(case: Case) -> None:
+    def run(case: Case[Any]) -> None:
         response = case.call(base_url=world.url + "/v1", session=session)
         seen[response.status_code] += 1
         case.validate_response(response, checks=[not_a_server_error])
@@ -164,7 +165,7 @@ def test_every_value_of_a_parameter_is_taken_or_refused_under_its_name(
 
     @settings(PARAMETER_EXAMPLES)
     @hypothesis.given(case=operation.as_strategy())
-    def run(case: Case) -> None:
+    def run(case: Case[Any]) -> None:
         response = case.call(base_url=world.url + "/v1", session=session)
         case.validate_response(response, checks=[not_a_server_error])
         if response.status_code == 200:
@@ -197,7 +198,7 @@ def session_of(world: World) -> requests.Session:
     return session
 
 
-def _check_answer(case: Case, response: Any) -> None:
+def _check_answer(case: Case[Any], response: Any) -> None:
     packed = isinstance(case.body, dict) and case.body.get("encoding_format") == "base64"
     if response.headers["content-type"][0].startswith("application/json") and not packed:
         # The schema knows the floats only, and the official client asks for base64.

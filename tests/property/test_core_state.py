@@ -99,7 +99,15 @@ class CoreMachine(RuleBasedStateMachine):
         resumable=st.booleans(),
     )
     def arrive(
-        self, session: int, fresh: int, cut: int, fork: bool, limit: int, lane: int, resumable: bool
+        self,
+        *,
+        session: int,
+        fresh: int,
+        cut: int,
+        fork: bool,
+        limit: int,
+        lane: int,
+        resumable: bool,
     ) -> None:
         name = SessionId(f"s{session}")
         known = self.book.sessions.get(name)

@@ -1,10 +1,11 @@
 """What an observer knows: slots, KV, pool entries and turns, from events and actions alone.
 
-The book never asks the core. It is the physics: what a card holds after the answers so far. Longer
-than other modules since one small method stands for each event and each action, all over one state.
+The book never asks the core. It is the physics: what a card holds after the answers so far.
 `hear` takes an event in, `see` takes one action in; the checkers look at the book before each.
 A turn that the client no longer waits for may still run: `Turn.over` is the client's side,
 `Slot.turn` the card's.
+
+Length: one small method stands for each event and each action, all over one state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Each check bites: a wrong sequence of actions, written by hand, makes it fail by its name."""
+"""Each check bites: a wrong sequence of actions, written by hand, makes it fail by its name.
+
+Length: mostly one table, with a wrong sequence for each check.
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from bedplate.config.engines import OpenaiEngine
+from bedplate.core.events import Event
 from bedplate.engines.openai import OpenAIEngine
 from bedplate.errors import (
     BedplateError,

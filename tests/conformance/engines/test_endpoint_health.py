@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bedplate.config.engines import OpenaiEngine
+from bedplate.config.tree import CapabilityOverrides
 from bedplate.core.events import CardDown, CardReport, CardUp
 from bedplate.core.ids import CardId
 from bedplate.engines.openai import OpenAIEngine

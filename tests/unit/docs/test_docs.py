@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer
 
@@ -56,7 +56,7 @@ def section(page: str, title: str) -> str:
     return rest if end is None else rest[: end.start()]
 
 
-def leaves(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[str, click.Command]]:
+def leaves(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     """Yield each command that runs, by the words that call it."""
     inner = getattr(command, "commands", None)
     if inner:
@@ -66,8 +66,9 @@ def leaves(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[str,
         yield " ".join(path), command
 
 
-def commands(name: str) -> list[tuple[str, click.Command]]:
-    root = typer.main.get_command(application([name]))
+def commands(name: str) -> list[tuple[str, Any]]:
+    """Return what typer makes of this file's commands; their types are not public."""
+    root: Any = typer.main.get_command(application([name]))
     return list(leaves(root.commands[name], (name,)))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from bedplate.core.ids import SessionId
 from bedplate.errors import QuotaExceeded
 from bedplate.gateway.forest import Bounds
 from bedplate.journal.record import Record

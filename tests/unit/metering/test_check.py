@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from bedplate.metering.balance import NAMES_MAX, Tokens
@@ -72,9 +74,7 @@ def test_a_row_of_no_turn_is_named() -> None:
         ({"attempts": 0}, 700 + 500),
     ],
 )
-def test_a_row_that_differs_from_the_events_is_named(
-    fields: dict[str, Any], tokens: int
-) -> None:
+def test_a_row_that_differs_from_the_events_is_named(fields: dict[str, Any], tokens: int) -> None:
     log = Log()
     log.arrived()
     log.started()

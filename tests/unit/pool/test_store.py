@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,8 +75,8 @@ def test_tokens_of_the_fingerprint_are_the_adapters_business(pool: KvPool) -> No
 @pytest.mark.parametrize("field", ["model_digest", "kv_type", "layout", "engine"])
 def test_kv_made_otherwise_is_refused_by_name(pool: KvPool, field: str) -> None:
     store(pool, 1)
+    changed: dict[str, Any] = {field: "changed"}
     with pytest.raises(PoolError, match=field):
-        changed: dict[str, Any] = {field: "changed"}
         pool.open_entry(EntryId(1), replace(MADE, **changed), BANK)
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from bedplate.core.ids import TurnId
-from bedplate.engines.base import Started
+from bedplate.engines.base import Output, Started
 from bedplate.errors import CapacityError, EngineLost
 from bedplate.metering.check import reconcile
 from tests.fakes.calls import at_rest, call, end_of, read_all, settle, text_of

@@ -34,6 +34,9 @@ _FINISH_REASONS = {
 """What servers say, in OpenAI's words. Anything else is no end that a client could trust."""
 _ABORTED = frozenset({"abort", "aborted", "cancelled", "error"})
 
+_DONE = b" [DONE]"
+"""As nearly every server spells it; other spellings are met where JSON fails."""
+
 
 @dataclass(slots=True)
 class _Choice:
@@ -84,6 +87,9 @@ class Answer:
         """
         deltas: list[Delta] = []
         for event in events:
+            if event == _DONE:
+                self.done = True
+                break
             try:
                 chunk = orjson.loads(event)
             except orjson.JSONDecodeError as error:

@@ -9,7 +9,7 @@ import pytest
 from bedplate.core.ids import ModelId
 from bedplate.engines.base import Capabilities
 from bedplate.errors import InvalidRequest
-from bedplate.gateway.openai.wire import read_chat
+from bedplate.gateway.openai.wire import ChatCall, read_chat
 
 PLAIN = Capabilities(kv="full")
 ABLE = Capabilities(

@@ -14,7 +14,7 @@ from bedplate.errors import InvalidRequest
 from bedplate.gateway.errors_http import WrongContentType
 from bedplate.gateway.openai.checks import NESTING_MAX
 from bedplate.gateway.openai.params import HARMLESS, NULLABLE, RESERVED, UNDERSTOOD
-from bedplate.gateway.openai.wire import check_content_type, decode, model_of, read_chat
+from bedplate.gateway.openai.wire import ChatCall, check_content_type, decode, model_of, read_chat
 from tests.fakes.openai_schema import chat_parameters
 
 PLAIN = Capabilities(kv="full")
