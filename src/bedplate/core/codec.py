@@ -7,7 +7,6 @@ canonical form holds integers and strings only. `digest_bytes` gives the compact
 
 from __future__ import annotations
 
-import json
 import typing
 from typing import Any, NamedTuple, NewType
 
@@ -17,8 +16,6 @@ from bedplate.core.events import Event
 
 EVENT_TYPES: dict[str, type[Any]] = {cls.__name__: cls for cls in typing.get_args(_events.Event)}
 """Event classes by the name that the journal stores as `kind`."""
-
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, check_circular=False).encode
 
 
 def body_of(value: Any) -> dict[str, Any]:
@@ -47,9 +44,18 @@ def event_from(kind: str, body: dict[str, Any]) -> Event:
 
 
 def digest_bytes(now_ns: int, event: Event, actions: tuple[Action, ...]) -> bytes:
-    """Return the bytes that one step adds to the digest chain. Cost: a few microseconds."""
-    text = _encode([now_ns, type(event).__name__, event, [[type(a).__name__, a] for a in actions]])
-    return text.encode("ascii")
+    """Return the bytes that one step adds to the digest chain.
+
+    The step as one flat list in Python's ASCII notation: every class has a fixed number of fields
+    and every class name stands before its fields, so no two steps give the same bytes.
+
+    Cost: a microsecond or two.
+    """
+    flat: list[Any] = [now_ns, type(event).__name__, *event]
+    for action in actions:
+        flat.append(type(action).__name__)
+        flat.extend(action)
+    return ascii(flat).encode("ascii")
 
 
 class _Shape(NamedTuple):
