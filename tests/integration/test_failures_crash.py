@@ -136,9 +136,11 @@ def test_a_killed_service_goes_on_where_it_was(tmp_path: Path, tiny_model: Path)
         key = {"Idempotency-Key": "once", "X-Session-Id": "keyed"}
         body = {"model": "tiny", "messages": [USER], "max_tokens": 8}
         keyed = served.http("POST", CHAT, json=body, headers=key)
-        first_text(ask(served, "tiny", "lost", stream=True, max_tokens=8_000, ignore_eos=True))
+        long = ask(served, "tiny", "lost", stream=True, max_tokens=8_000, ignore_eos=True)
+        rest = first_text(long)  # held: without it the client leaves, and the turn is cancelled
         cards = served.cards()
         served.kill()
+        del rest, long
         served.start()
         assert served.cards() == cards, "the cards of the killed service are adopted"
         again = served.http("POST", CHAT, json=body, headers=key)

@@ -7,8 +7,11 @@ and two cards move sessions, and clients see only their answers.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.fakes.tiny_gguf import Shape, write
 from tests.integration.served import Served, tiny_cards, until
@@ -59,8 +62,17 @@ def cached_of(answer: Any) -> int:
     return cached
 
 
+@pytest.fixture
+def alone(tmp_path: Path, tiny_model: Path) -> Iterator[Served]:
+    """Run a service whose slots no other test has filled, so that controls stay where they are."""
+    with Served(tmp_path / "served", tiny_cards(tiny_model)) as served:
+        yield served
+        assert served.stop() == 0
+        served.check_books()
+
+
 def test_f21_sessions_moved_through_the_pool_answer_as_those_that_stayed(
-    served_tiny: Served,
+    alone: Served,
 ) -> None:
     """F21: twelve with a needle each move to the other card; greedy answers equal the controls."""
     moved = [Talk(f"moved-{number}", number) for number in range(SESSIONS)]
@@ -68,41 +80,41 @@ def test_f21_sessions_moved_through_the_pool_answer_as_those_that_stayed(
     for number, (one, other) in enumerate(zip(moved, stays, strict=True)):
         # First turns are balanced, so the order of a pair decides which of it is on which card.
         pair = (one, other) if number % 2 else (other, one)
-        first, second = (talk.say(served_tiny) for talk in pair)
+        first, second = (talk.say(alone) for talk in pair)
         assert first.choices == second.choices
-        one.stored(served_tiny)
+        one.stored(alone)
         one.ask()
         other.ask()
-    loads = len(served_tiny.records("KvLoaded"))
+    loads = len(alone.records("KvLoaded"))
     wanted = []
     for other in stays:
         before = other.kv_tokens
-        answer = other.say(served_tiny)
+        answer = other.say(alone)
         assert cached_of(answer) == before > 150
         wanted.append(answer.choices[0].message.content)
     assert len(set(wanted)) == SESSIONS, "each answer depends on its own needle"
-    assert len(served_tiny.records("KvLoaded")) == loads, "the controls stayed in their slots"
-    homes = {one.name: one.place(served_tiny)["card"] for one in moved}
+    assert len(alone.records("KvLoaded")) == loads, "the controls stayed in their slots"
+    homes = {one.name: one.place(alone)["card"] for one in moved}
     assert set(homes.values()) == set(CARDS)
     for card, other_card in (CARDS, CARDS[::-1]):
-        served_tiny.drain(card, on=True)
+        alone.drain(card, on=True)
         try:
             for one, text in zip(moved, wanted, strict=True):
                 if homes[one.name] != card:
                     continue
                 before = one.kv_tokens
-                answer = one.say(served_tiny)
+                answer = one.say(alone)
                 assert cached_of(answer) == before
                 assert answer.choices[0].message.content == text
-                assert one.place(served_tiny)["card"] == other_card
+                assert one.place(alone)["card"] == other_card
         finally:
-            served_tiny.drain(card, on=False)
-    loaded = served_tiny.records("KvLoaded")[loads:]
+            alone.drain(card, on=False)
+    loaded = alone.records("KvLoaded")[loads:]
     assert len(loaded) >= SESSIONS, "a transfer happened for each"
     assert {record.body["card"] for record in loaded} == set(CARDS)
     for talk in moved + stays:
-        assert served_tiny.http("DELETE", f"/v1/sessions/{talk.name}").status_code == 200
-    until(lambda: served_tiny.state()["pool"]["entries"] == 0)
+        assert alone.http("DELETE", f"/v1/sessions/{talk.name}").status_code == 200
+    until(lambda: alone.state()["pool"]["entries"] == 0)
 
 
 def test_f21_kv_of_another_model_is_computed_again(tmp_path: Path) -> None:
