@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-NAME = "openai-api-conformance/dev/openai_chat_completions_subset.json"
+from tests.fakes.datasets import dataset
 
 
 def schema_path() -> Path:
-    """Return the file, or skip. It is in BEDPLATE_SHARED, else in a folder beside the checkout."""
-    shared = os.environ.get("BEDPLATE_SHARED")
-    folder = Path(shared) if shared else Path(__file__).parents[3] / "shared"
-    path = folder / "data" / NAME
-    if not path.is_file():
-        pytest.skip(f"OpenAI's schema is not here: {path} (set BEDPLATE_SHARED)")
-    return path
+    """Return the file, or skip the test."""
+    return dataset("openai-api-conformance", "dev", "openai_chat_completions_subset.json")
 
 
 def schema() -> dict[str, Any]:

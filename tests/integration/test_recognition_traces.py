@@ -10,19 +10,16 @@ import collections
 import heapq
 import itertools
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
-
 from bedplate.core.ids import ModelId, TenantId, TurnId
 from bedplate.engines.base import ChatRequest
 from bedplate.gateway.recognition import Placement, Recogniser
+from tests.fakes.datasets import dataset
 
-DATA = Path(os.environ.get("BEDPLATE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 TENANT, MODEL = TenantId("bank"), ModelId("m")
 
 
@@ -38,10 +35,7 @@ class Call(NamedTuple):
 
 
 def folder(name: str) -> Path:
-    path = DATA / name / "dev"
-    if not path.is_dir():
-        pytest.skip(f"recorded data {name} is not at {DATA}")
-    return path
+    return dataset(name, "dev")
 
 
 def say(role: str, content: str) -> dict[str, Any]:

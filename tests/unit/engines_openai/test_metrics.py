@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from bedplate.engines.openai.metrics import Totals, read_totals
 from bedplate.engines.openai.servers import SERVERS, MetricNames
+from tests.fakes.datasets import dataset
 
-SAMPLES = Path(os.environ.get("BEDPLATE_SHARED", Path(__file__).parents[4] / "shared")) / "data"
 VLLM = """\
 # HELP vllm:prompt_tokens_total Number of prefill tokens processed.
 # TYPE vllm:prompt_tokens_total counter
@@ -91,8 +88,5 @@ def test_numbers_that_count_nothing_are_none() -> None:
     ],
 )
 def test_real_pages_are_read(server: str, file: str, model: str, totals: Totals) -> None:
-    path = SAMPLES / file
-    if not path.exists():
-        pytest.skip("the sample pages are not beside this checkout")
-    page = path.read_text(encoding="utf-8")
+    page = dataset(file).read_text(encoding="utf-8")
     assert read_totals(page, names(server), model=model, kv_tokens=1_000) == totals
