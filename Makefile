@@ -34,8 +34,8 @@ format: $(STAMP) ## Format the code and fix what ruff can fix
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
 
-bench: $(STAMP) ## Run a bench: make bench NAME=spine
-	@$(RUN) -m bench $(if $(NAME),run $(NAME),list) $(ARGS)
+bench: $(STAMP) ## Run the benches: make bench [NAME=spine] [ARGS=--quick]
+	@$(RUN) -m bench run $(or $(NAME),all) $(ARGS)
 
 docs: $(STAMP) ## Write the reference pages that come from the code
 	@$(RUN) -m tools.config_reference

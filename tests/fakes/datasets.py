@@ -1,4 +1,4 @@
-"""Where the real data sets lie: the folder that BEDPLATE_DATA names, else one beside the checkout."""
+"""Where the real data sets lie: in the folder that BEDPLATE_DATA names, or beside the checkout."""
 
 from __future__ import annotations
 

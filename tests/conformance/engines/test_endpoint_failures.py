@@ -203,8 +203,8 @@ async def test_a_host_that_takes_no_connection_is_given_up_soon() -> None:
         async with open_endpoint(connect_seconds=0.2) as (_, case):
             turn = await case.turn(case.request())
             engine: Any = case.engine
-            replica = engine._replicas[turn.card]
-            replica._chat_url = replica._chat_url.with_port(deaf.getsockname()[1])
+            for pool in engine._replicas[turn.card].client._pools:
+                pool._port = deaf.getsockname()[1]
             heard = await hear(case.engine, turn)
         for filler in fillers:
             filler.close()

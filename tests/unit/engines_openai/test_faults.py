@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import aiohttp
 import orjson
 import pytest
 
 from bedplate.engines.openai import faults
+from bedplate.engines.openai.connection import NotHttp, Silent, TransportError, Unreachable
 from bedplate.errors import (
     BedplateError,
     ContextTooLong,
@@ -81,13 +81,12 @@ def test_a_refusal_is_about_a_field_by_param_or_by_words() -> None:
 @pytest.mark.parametrize(
     ("raised", "kind", "retryable"),
     [
-        (aiohttp.ServerDisconnectedError(), EngineLost, True),
-        (aiohttp.ClientPayloadError("cut"), EngineLost, True),
+        (TransportError("cut"), EngineLost, True),
         (ConnectionResetError(), EngineLost, True),
-        (aiohttp.ConnectionTimeoutError(), EngineLost, True),
-        (aiohttp.SocketTimeoutError(), EngineTimeout, False),
+        (Unreachable("it did not answer in time"), EngineLost, True),
+        (Silent(), EngineTimeout, False),
         (TimeoutError(), EngineTimeout, False),
-        (aiohttp.InvalidURL("http://"), EngineProtocolError, True),
+        (NotHttp("no status line"), EngineProtocolError, True),
     ],
 )
 def test_transport_failures_say_whether_a_resend_is_safe(
