@@ -91,6 +91,14 @@ class ChatRequest:
     frequency_penalty: float | None = None
     logit_bias: Mapping[str, float] | None = None
     extra: JsonObject = field(default_factory=dict)
+    _hashes: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @property
+    def hashes(self) -> Sequence[bytes]:
+        """`message_hash` of each message. Recognition and engines ask; it is computed once."""
+        if len(self._hashes) != len(self.messages):
+            self._hashes.extend(map(message_hash, self.messages))
+        return self._hashes
 
 
 class Lineage(NamedTuple):

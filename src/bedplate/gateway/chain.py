@@ -23,14 +23,14 @@ def chain_of(tenant: TenantId, model: ModelId, request: ChatRequest) -> list[byt
     """Return link(0) to link(n) for the n messages of the request."""
     root = canonical([tenant, model, request.tools])
     links = [blake2b(root, digest_size=LINK_BYTES, person=b"bedplate root").digest()]
-    for message in request.messages:
-        links.append(next_link(links[-1], message))
+    for hashed in request.hashes:
+        links.append(_link(links[-1], hashed))
     return links
 
 
 def next_link(link: bytes, message: JsonObject) -> bytes:
     """Return the link after `message`."""
-    return blake2b(link + message_hash(message), digest_size=LINK_BYTES).digest()
+    return _link(link, message_hash(message))
 
 
 def answer_positions(messages: Sequence[JsonObject]) -> Iterator[int]:
@@ -48,3 +48,7 @@ def opening_link(request: ChatRequest, links: Sequence[bytes]) -> bytes:
             break
         at += 1
     return links[at] if at or request.tools else b""
+
+
+def _link(link: bytes, hashed: bytes) -> bytes:
+    return blake2b(link + hashed, digest_size=LINK_BYTES).digest()

@@ -5,7 +5,7 @@ cache is its own (`kv: hints`): nothing is stored or loaded, core models what th
 is corrected by the usage that it reports.
 
 Reading order: `servers` (what each kind of server can do, as data), `engine` (a turn's way),
-`replica` (one endpoint: its connections, `http`, and who watches it),
+`replica` (one endpoint: its client, `http`, on `connection`, and who watches it),
 `body` (the request sent), `sse` and `answer` (the stream read), `tool_calls`, `faults` (errors),
 `prompts` (counting), `health` and `metrics` (is it up, and its own counters).
 """

@@ -12,8 +12,6 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 
-import aiohttp
-
 from bedplate.config.engines import OpenaiEngine
 from bedplate.core.events import Event
 from bedplate.core.ids import CardId, EntryId, ModelId, SessionId, SlotId
@@ -32,6 +30,7 @@ from bedplate.engines.base import (
 )
 from bedplate.engines.openai import body as bodies
 from bedplate.engines.openai.answer import Answer
+from bedplate.engines.openai.connection import Reply
 from bedplate.engines.openai.http import FAILURES
 from bedplate.engines.openai.prompts import Items, Prompts, items_of
 from bedplate.engines.openai.replica import Replica
@@ -140,14 +139,14 @@ class OpenAIEngine:
         client, counters = replica.client, replica.counters
         salt = bodies.salt_of(turn.lineage.tenant, self._salt_secret)
         answer, splitter = Answer(turn.request.n), EventSplitter()
-        response: aiohttp.ClientResponse | None = None
+        reply: Reply | None = None
         started = ended = False
         finished: Finished | None = None
         counters.running += 1
         try:
-            response = await replica.post_chat(turn, salt=salt)
+            reply = await replica.post_chat(turn, salt=salt)
             while not ended:
-                data = await response.content.readany()
+                data = await reply.read_some()
                 events = splitter.feed(data) if data else splitter.tail()
                 outputs: list[Output] = [*answer.feed(events)]
                 ended = answer.done or not data
@@ -161,7 +160,7 @@ class OpenAIEngine:
                     yield outputs
             if finished is None:
                 raise EngineLost(f"engine {replica.name} broke off before the answer's end")
-            await client.drain(response)
+            await client.drain(reply)
         except FAILURES as error:
             raise client.failed(error) from error
         finally:
@@ -175,8 +174,8 @@ class OpenAIEngine:
                     turn.expect_cached_tokens,
                     answer.tokens,
                 )
-            if response is not None:
-                response.close()
+            if reply is not None:
+                reply.close()
 
     async def store_kv(
         self, card: CardId, slot: SlotId, lineage: Lineage, entry: EntryId

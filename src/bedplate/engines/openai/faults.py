@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import aiohttp
 import orjson
 
 from bedplate.engines.base import JsonObject
+from bedplate.engines.openai.connection import NotHttp, Unreachable
 from bedplate.errors import (
     BedplateError,
     CapacityError,
@@ -96,22 +96,20 @@ def in_stream(chunk: JsonObject) -> BedplateError:
 
 
 def of_transport(error: Exception, engine: str) -> BedplateError:
-    """Return the error for what aiohttp raised.
+    """Return the error for what a connection raised.
 
     An endpoint that took the body and was silent is not asked again: another card would compute
     the same prompt as slowly (F10). Connections that are refused or break are.
     """
-    if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return EngineLost(f"engine {engine} takes no connection: it did not answer in time")
+    if isinstance(error, Unreachable):
+        return EngineLost(f"engine {engine} takes no connection: {error}")
+    if isinstance(error, NotHttp):
+        return EngineProtocolError(f"engine {engine} does not speak HTTP: {error}")
     if isinstance(error, TimeoutError):
         timeout = EngineTimeout(f"engine {engine} was silent for too long")
         timeout.retryable = False
         return timeout
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return EngineLost(f"engine {engine} takes no connection: {error.strerror or 'unreachable'}")
-    if isinstance(error, (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError)):
-        return EngineLost(f"engine {engine} closed the connection before the answer ended")
-    return EngineProtocolError(f"engine {engine} does not speak HTTP: {type(error).__name__}")
+    return EngineLost(f"engine {engine} closed the connection before the answer ended")
 
 
 def clean(message: str, secret: str) -> str:

@@ -12,13 +12,15 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
-import aiohttp
 import orjson
 from yarl import URL
 
 from bedplate.core.events import CardDown, CardReport, CardUp, Event
 from bedplate.core.ids import CardId
+from bedplate.engines.openai.connection import Unreachable
+from bedplate.engines.openai.http import FAILURES, Page, is_refused
 from bedplate.engines.openai.metrics import Totals, read_totals
 from bedplate.engines.openai.servers import MetricNames
 
@@ -56,8 +58,14 @@ class Endpoint:
     models_url: URL
     metrics_url: URL | None
     metric_names: MetricNames | None
-    headers: dict[str, str]
-    timeout_s: float
+
+
+class Probe(Protocol):
+    """Get a page, or raise one of FAILURES; `HttpClient.probe`."""
+
+    async def __call__(self, url: URL, *, size_max: int) -> Page:
+        """Return status and body, of which no more than `size_max` bytes."""
+        ...
 
 
 class Health:
@@ -67,7 +75,7 @@ class Health:
         self,
         endpoint: Endpoint,
         card: CardUp,
-        session: aiohttp.ClientSession,
+        get: Probe,
         sink: Callable[[Event], None],
         *,
         counters: Counters,
@@ -76,11 +84,10 @@ class Health:
         self.up = False
         self._endpoint = endpoint
         self._card = card
-        self._session = session
+        self._get = get
         self._sink = sink
         self._counters = counters
         self._interval_s = interval_s
-        self._timeout = aiohttp.ClientTimeout(total=endpoint.timeout_s)
         self._failures = 0
         self._told = ""
         self._base: Totals | None = None
@@ -113,11 +120,11 @@ class Health:
         """Ask once, and tell what changed."""
         try:
             problem, refused = await self._ask(), False
-        except aiohttp.ClientConnectorError as error:
-            problem, refused = f"takes no connection: {error.strerror or 'unreachable'}", True
+        except Unreachable as error:
+            problem, refused = f"takes no connection: {error}", is_refused(error)
         except TimeoutError:
             problem, refused = "did not answer the probe in time", False
-        except (aiohttp.ClientError, OSError) as error:
+        except FAILURES as error:
             problem, refused = f"broke off the probe: {type(error).__name__}", False
         if problem is not None:
             self._failed(problem, at_once=refused)
@@ -150,11 +157,7 @@ class Health:
     async def _ask(self) -> str | None:
         """Return what is wrong with the endpoint, or None."""
         endpoint = self._endpoint
-        async with self._session.get(
-            endpoint.models_url, headers=endpoint.headers, timeout=self._timeout
-        ) as response:
-            status = response.status
-            body = await response.content.read(PAGE_BYTES_MAX)
+        status, body = await self._get(endpoint.models_url, size_max=PAGE_BYTES_MAX)
         if status in (401, 403):
             return f"refuses this service's key (status {status}); check api_key_env"
         if status >= 500 or status == 429:
@@ -169,17 +172,14 @@ class Health:
         if endpoint.metrics_url is None or endpoint.metric_names is None:
             return None
         try:
-            async with self._session.get(
-                endpoint.metrics_url, headers=endpoint.headers, timeout=self._timeout
-            ) as response:
-                if response.status != 200:
-                    return None
-                page = await response.content.read(PAGE_BYTES_MAX)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            page = await self._get(endpoint.metrics_url, size_max=PAGE_BYTES_MAX)
+        except FAILURES as error:
             _LOG.info("engine %s: no metrics: %s", endpoint.name, type(error).__name__)
             return None
+        if page.status != 200:
+            return None
         return read_totals(
-            page.decode(errors="replace"),
+            page.body.decode(errors="replace"),
             endpoint.metric_names,
             model=endpoint.model,
             kv_tokens=self._card.kv_tokens,

@@ -2,10 +2,9 @@
 
 Turns, calls that are no turns, and probes have a pool each: none can keep the others waiting.
 
-A connection is used again only after a whole answer, and only with servers that keep it. It is
-dropped when idle for longer than KEEP_ALIVE_S, which is less than what they allow. Nothing is sent
-twice from here: a server that breaks off may have begun, and who runs the turn next is for core to
-say, which counts.
+A connection is used again only after a whole answer, and only with servers that keep it. Nothing is
+sent twice from here: a server that breaks off may have begun, and who runs the turn next is for
+core to say, which counts.
 """
 
 from __future__ import annotations
@@ -13,28 +12,28 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-import aiohttp
 import orjson
-from multidict import CIMultiDict
 from yarl import URL
 
 from bedplate.config.engines import OpenaiEngine
 from bedplate.engines.base import JsonObject
 from bedplate.engines.openai import faults
+from bedplate.engines.openai.connection import Pool, Reply, Silent, TransportError, Unreachable
 from bedplate.engines.openai.servers import SERVERS
 from bedplate.errors import BedplateError, EngineLost, EngineProtocolError
 
 _LOG = logging.getLogger(__name__)
-KEEP_ALIVE_S = 3.0
 DRAIN_S = 1.0
 ERROR_BYTES_MAX = 64 << 10
+ANSWER_BYTES_MAX = 256 << 20
+"""Longest answer that is no stream: many long embeddings."""
 CALLS_MAX = 32
 """Connections for tokenizing and embedding; more calls wait for one of them."""
 PROBES_MAX = 2
 _UNREACHABLE = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH})
-FAILURES = (aiohttp.ClientError, OSError, TimeoutError)
+FAILURES = (TransportError, OSError, TimeoutError)
 """What a connection can raise; `HttpClient.failed` maps all of it."""
 
 
@@ -46,61 +45,72 @@ class Broken(Protocol):
         ...
 
 
+class Page(NamedTuple):
+    """A whole answer, or as much of it as was wanted."""
+
+    status: int
+    body: bytes
+
+
 class HttpClient:
-    """Posts JSON to one endpoint.
+    """Posts JSON to one endpoint, and gets pages of it.
 
     `broken` is called when a connection failed, so that whoever watches the endpoint looks soon.
     At most one turn a slot runs there, so that many connections serve them.
     """
 
-    def __init__(self, settings: OpenaiEngine, name: str, broken: Broken) -> None:
-        self.headers = CIMultiDict({"Content-Type": "application/json"})
+    def __init__(self, settings: OpenaiEngine, address: URL, name: str, broken: Broken) -> None:
+        self._address = address
         self._name = name
         self._settings = settings
         self._broken = broken
         self._secret = settings.api_key.get_secret_value() if settings.api_key else ""
-        if self._secret:
-            self.headers["Authorization"] = f"Bearer {self._secret}"
-        self._sessions: tuple[aiohttp.ClientSession, ...] = ()
-
-    @property
-    def probes(self) -> aiohttp.ClientSession:
-        """The session for probes."""
-        assert self._sessions, "open the client first"
-        return self._sessions[2]
+        self._keeps = SERVERS[settings.server].keeps_connections
+        self._headers = _headers(address, self._secret, keeps=self._keeps)
+        self._pools: tuple[Pool, ...] = ()
 
     def open(self) -> None:
-        """Make the sessions, in the running loop."""
-        assert not self._sessions
+        """Make the pools, in the running loop."""
+        assert not self._pools
         limits = (self._settings.slots, CALLS_MAX, PROBES_MAX)
-        keeps = SERVERS[self._settings.server].keeps_connections
-        self._sessions = tuple(_session(limit, keeps=keeps) for limit in limits)
+        connect_s = self._settings.connect_seconds
+        self._pools = tuple(
+            Pool(self._address, limit=limit, keeps=self._keeps, connect_s=connect_s)
+            for limit in limits
+        )
 
-    async def close(self) -> None:
-        """Close every connection."""
-        sessions, self._sessions = self._sessions, ()
-        for session in sessions:
-            await session.close()
+    def close(self) -> None:
+        """Cut every connection."""
+        pools, self._pools = self._pools, ()
+        for pool in pools:
+            pool.close()
 
     async def post(
         self, url: URL, body: JsonObject, *, total_s: float, is_turn: bool = True
-    ) -> aiohttp.ClientResponse:
+    ) -> Reply:
         """Send a request; return when the headers of its answer are there.
 
-        Cancelling closes the connection. Raises what aiohttp raises: see `failed`.
+        Cancelling cuts the connection. Raises FAILURES: see `failed`.
         """
-        if not self._sessions:
+        if not self._pools:
             raise EngineLost(f"engine {self._name} is not started")
-        session = self._sessions[0 if is_turn else 1]
         data = orjson.dumps(body)
-        timeout = aiohttp.ClientTimeout(
-            total=total_s,
-            sock_connect=self._settings.connect_seconds,
-            sock_read=self._settings.timeout_seconds,
+        path = url.raw_path_qs.encode("ascii")
+        head = b"POST %b%b\r\nContent-Length: %d\r\n\r\n" % (path, self._headers, len(data))
+        return await self._pools[0 if is_turn else 1].send(
+            head + data, total_s=total_s, read_s=self._settings.timeout_seconds
         )
-        return await session.post(
-            url, data=data, headers=self.headers, timeout=timeout, allow_redirects=False
-        )
+
+    async def probe(self, url: URL, *, size_max: int) -> Page:
+        """Get a page within the time of a connect. Raises FAILURES, which nobody is told of."""
+        assert self._pools, "open the client first"
+        within_s = self._settings.connect_seconds
+        request = b"GET %b%b\r\n\r\n" % (url.raw_path_qs.encode("ascii"), self._headers)
+        reply = await self._pools[2].send(request, total_s=within_s, read_s=within_s)
+        try:
+            return Page(reply.status, await reply.read(size_max))
+        finally:
+            reply.close()
 
     async def post_json(self, url: URL, body: JsonObject) -> JsonObject:
         """Post and return the answer's JSON object.
@@ -109,15 +119,15 @@ class HttpClient:
             EngineError, RequestError, CapacityError: By what the endpoint did; see `faults`.
         """
         try:
-            response = await self.post(
+            reply = await self.post(
                 url, body, total_s=self._settings.timeout_seconds, is_turn=False
             )
-            if response.status != 200:
-                raise (await self.refusal(response)).error(self._name)
+            if reply.status != 200:
+                raise (await self.refusal(reply)).error(self._name)
             try:
-                answer = orjson.loads(await response.read())
+                answer = orjson.loads(await reply.read(ANSWER_BYTES_MAX))
             finally:
-                response.close()
+                reply.close()
         except orjson.JSONDecodeError as error:
             raise EngineProtocolError(f"engine {self._name} sent a body that is no JSON") from error
         except FAILURES as error:
@@ -126,48 +136,52 @@ class HttpClient:
             raise EngineProtocolError(f"engine {self._name} sent a body that is no object")
         return answer
 
-    async def refusal(self, response: aiohttp.ClientResponse) -> faults.Refusal:
+    async def refusal(self, reply: Reply) -> faults.Refusal:
         """Read an answer that is none."""
         try:
-            body = await response.content.read(ERROR_BYTES_MAX)
+            body = await reply.read(ERROR_BYTES_MAX)
         finally:
-            response.close()
-        return faults.Refusal(
-            response.status, body, response.headers.get("Retry-After"), self._secret
-        )
+            reply.close()
+        return faults.Refusal(reply.status, body, reply.header(b"retry-after"), self._secret)
 
-    async def drain(self, response: aiohttp.ClientResponse) -> None:
+    async def drain(self, reply: Reply) -> None:
         """Read to the end of the body, so that the connection can be used again.
 
         The answer is whole and given out: what fails here costs a connection, not a turn.
         """
-        content = response.content
-        if content.at_eof():
+        if reply.at_end:
             return
         try:
             async with asyncio.timeout(DRAIN_S):
-                while not content.at_eof():
-                    await content.readany()
+                while await reply.read_some():
+                    pass
         except FAILURES as error:
             _LOG.debug("engine %s: connection not kept: %s", self._name, type(error).__name__)
 
     def failed(self, error: Exception) -> BedplateError:
         """Return the error to raise for one of FAILURES."""
-        if isinstance(error, aiohttp.ClientConnectorError):
-            problem = f"takes no connection: {error.strerror or 'unreachable'}"
-            self._broken(problem, refused=error.errno in _UNREACHABLE)
-        elif isinstance(error, aiohttp.ClientConnectionError):
+        if isinstance(error, Unreachable):
+            self._broken(f"takes no connection: {error}", refused=is_refused(error))
+        elif isinstance(error, (TransportError, Silent)):
             self._broken("broke a connection off", refused=False)
         return faults.of_transport(error, self._name)
 
 
-def _session(limit: int, *, keeps: bool) -> aiohttp.ClientSession:
-    if keeps:
-        connector = aiohttp.TCPConnector(limit=limit, keepalive_timeout=KEEP_ALIVE_S)
-    else:
-        connector = aiohttp.TCPConnector(limit=limit, force_close=True)
-    return aiohttp.ClientSession(
-        connector=connector,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        skip_auto_headers=("User-Agent", "Accept-Encoding"),
-    )
+def is_refused(error: Unreachable) -> bool:
+    """Say whether nobody listens at the address."""
+    return error.errno in _UNREACHABLE
+
+
+def _headers(address: URL, secret: str, *, keeps: bool) -> bytes:
+    """Return the end of the request line, and the headers of every request."""
+    lines = [
+        " HTTP/1.1",
+        f"Host: {address.raw_authority}",
+        "Accept-Encoding: identity",
+        "Content-Type: application/json",
+    ]
+    if secret:
+        lines.append(f"Authorization: Bearer {secret}")
+    if not keeps:
+        lines.append("Connection: close")
+    return "\r\n".join(lines).encode()

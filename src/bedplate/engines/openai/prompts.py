@@ -84,10 +84,10 @@ def items_of(request: ChatRequest) -> Items:
     hashes, sizes, text_only = array("Q"), array("Q"), True
     if request.tools:
         tools: JsonObject = {"role": "tools", "content": list(request.tools)}
-        hashes.append(_short_hash(tools))
+        hashes.append(_short(message_hash(tools)))
         sizes.append(len(orjson.dumps(tools)))
+    hashes.extend(map(_short, request.hashes))
     for message in request.messages:
-        hashes.append(_short_hash(message))
         size, plain = _size(message)
         sizes.append(size)
         text_only = text_only and plain
@@ -126,7 +126,7 @@ class Prompts:
         answered = not finished.others
         hashes = array("Q", items.hashes)
         if answered:
-            hashes.append(_short_hash(finished.message))
+            hashes.append(_short(message_hash(finished.message)))
         self._sessions.setdefault(lineage.session, {})[lineage.branch] = _Seen(
             hashes, items.size_bytes, finished.prompt_tokens, finished.kv_tokens, answered
         )
@@ -147,8 +147,8 @@ def _matched(new: array[int], old: array[int]) -> int:
     return count
 
 
-def _short_hash(message: JsonObject) -> int:
-    return int.from_bytes(message_hash(message)[:8], "little")
+def _short(hashed: bytes) -> int:
+    return int.from_bytes(hashed[:8], "little")
 
 
 def _size(message: JsonObject) -> tuple[int, bool]:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-import aiohttp
 from yarl import URL
 
 from bedplate.config.engines import OpenaiEngine
@@ -14,6 +13,7 @@ from bedplate.core.events import CardUp, Event
 from bedplate.core.ids import CardId, ModelId
 from bedplate.engines.base import JsonObject, TurnRun
 from bedplate.engines.openai import body as bodies
+from bedplate.engines.openai.connection import Reply
 from bedplate.engines.openai.health import Counters, Endpoint, Health
 from bedplate.engines.openai.http import HttpClient
 from bedplate.engines.openai.servers import SERVERS, capabilities_of
@@ -29,7 +29,6 @@ class Replica:
         self.name = name
         self.card = CardId(name)
         self.counters = Counters()
-        self.client = HttpClient(settings, name, self._broken)
         self._settings = settings
         self._kind = SERVERS[settings.server]
         self._capabilities = capabilities_of(settings)
@@ -39,6 +38,7 @@ class Replica:
         self._chat_url = URL(f"{base}/chat/completions")
         self._models_url = URL(f"{base}/models")
         self._metrics_url = URL(f"{root}/metrics")
+        self.client = HttpClient(settings, self._chat_url.origin(), name, self._broken)
         self.embeddings_url = URL(f"{base}/embeddings")
         self.tokenize_url = URL(f"{root}/tokenize")
         self._left_out: frozenset[str] = frozenset()
@@ -57,7 +57,7 @@ class Replica:
         self._health = Health(
             self._endpoint(),
             self._card_up(),
-            self.client.probes,
+            self.client.probe,
             sink,
             counters=self.counters,
             interval_s=probe_interval_s,
@@ -74,10 +74,10 @@ class Replica:
         if self._health is not None and self._health.up:
             await self._health.last_report()
         self._health = None
-        await self.client.close()
+        self.client.close()
 
-    async def post_chat(self, turn: TurnRun, *, salt: str) -> aiohttp.ClientResponse:
-        """Send the request; return the response with a stream to read.
+    async def post_chat(self, turn: TurnRun, *, salt: str) -> Reply:
+        """Send the request; return the reply with a stream to read.
 
         A field of ours that the endpoint refuses is left out from then on, once the request went
         through without it.
@@ -88,11 +88,11 @@ class Replica:
             bodies.add_service_fields(
                 body, turn, self._kind, self._capabilities, salt=salt, left_out=left_out
             )
-            response = await self.client.post(self._chat_url, body, total_s=turn.deadline_s)
-            if response.status == 200:
+            reply = await self.client.post(self._chat_url, body, total_s=turn.deadline_s)
+            if reply.status == 200:
                 self._leave_out(left_out)
-                return self._streaming(response)
-            refusal = await self.client.refusal(response)
+                return self._streaming(reply)
+            refusal = await self.client.refusal(reply)
             refused = [
                 name for name in bodies.OPTIONAL_FIELDS if name in body and refusal.names(name)
             ]
@@ -114,14 +114,14 @@ class Replica:
             _LOG.warning("engine %s takes no %s: it is left out from now on", self.name, name)
         self._left_out |= fields
 
-    def _streaming(self, response: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
-        kind = response.headers.get("Content-Type", "")
+    def _streaming(self, reply: Reply) -> Reply:
+        kind = reply.header(b"content-type") or ""
         if not kind.startswith("text/event-stream"):
-            response.close()
+            reply.close()
             raise EngineProtocolError(
                 f"engine {self.name} does not stream: it answered with {kind or 'no type'}"
             )
-        return response
+        return reply
 
     def _endpoint(self) -> Endpoint:
         metrics = self._kind.metrics
@@ -131,8 +131,6 @@ class Replica:
             models_url=self._models_url,
             metrics_url=self._metrics_url if metrics is not None else None,
             metric_names=metrics,
-            headers=dict(self.client.headers),
-            timeout_s=self._settings.connect_seconds,
         )
 
     def _card_up(self) -> CardUp:
