@@ -14,6 +14,8 @@ always admitted when no other is, so that one larger than its lane's share can r
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from bedplate.core import lane as line
 from bedplate.core.lease import expired
 from bedplate.core.limits import ADMIT_PATIENCE_NS, RELEASE_SCAN_MAX
@@ -45,7 +47,10 @@ def reserve(branch: Branch, tokens: int) -> None:
 
 
 def admit(state: State, group: Group) -> None:
-    """Admit waiting sessions in order while they fit. Cost: bounded by RELEASE_SCAN_MAX."""
+    """Admit waiting sessions in order while they fit.
+
+    Cost: RELEASE_SCAN_MAX sessions at most, and the idle ones that could step back for them.
+    """
     for _ in range(RELEASE_SCAN_MAX):
         turn = next(line.heads(group.admit_queues), None)
         if turn is None:
@@ -83,20 +88,15 @@ def _make_room(state: State, group: Group, turn: Turn) -> bool:
     room = group.capacity_tokens * state.policy.lanes[turn.lane].admit_permille // 1000
     if group.admitted_tokens + need <= room:
         return True
-    impatient = state.now_ns - turn.since_ns >= ADMIT_PATIENCE_NS
+    need += group.admitted_tokens - room
     chosen: list[Session] = []
-    freed = 0
-    for lane in (2, 1, 0):
-        for idle in group.idle[lane].values():
-            if not impatient and not expired(idle, state.now_ns):
-                break
-            chosen.append(idle)
-            freed += sum(b.reserved_tokens for b in idle.branches.values() if b.group is group)
-            if group.admitted_tokens - freed + need <= room:
-                break
-        if group.admitted_tokens - freed + need <= room:
+    for idle in _may_step_back(state, group, turn):
+        if need <= 0:
             break
-    if group.admitted_tokens - freed + need > room and group.admitted_tokens > freed:
+        chosen.append(idle)
+        need -= _reserved(group, idle)
+    enough = need <= 0 or sum(_reserved(group, idle) for idle in chosen) == group.admitted_tokens
+    if not enough:
         return False
     for idle in chosen:
         withdraw(state, idle)
@@ -104,32 +104,48 @@ def _make_room(state: State, group: Group, turn: Turn) -> bool:
     return True
 
 
+def _may_step_back(state: State, group: Group, turn: Turn) -> Iterator[Session]:
+    """Yield idle sessions in the order in which they make room for a waiting turn."""
+    impatient = state.now_ns - turn.since_ns >= ADMIT_PATIENCE_NS
+    for lane in (2, 1, 0):
+        for idle in group.idle[lane].values():
+            if not impatient and not expired(idle, state.now_ns):
+                break
+            yield idle
+
+
+def _reserved(group: Group, session: Session) -> int:
+    return sum(b.reserved_tokens for b in session.branches.values() if b.group is group)
+
+
 def withdraw(state: State, session: Session) -> None:
     """Take a session's admission back; it holds no reservation until it is admitted again."""
     if not session.admitted:
         return
+    wake(session)
     for branch in session.branches.values():
         reserve(branch, 0)
         state.stir(branch.group)
     session.admitted = False
-    session.group.idle[session.lane].pop(session.id, None)
 
 
 def rest(session: Session) -> None:
     """Note that an admitted session has no turn now.
 
-    It goes last in line of those that may step back.
+    It goes last in line of those that may step back, in every group where it holds a reservation.
     """
     assert session.open_turns == 0
     if session.admitted:
-        idle = session.group.idle[session.lane]
-        idle.pop(session.id, None)
-        idle[session.id] = session
+        wake(session)
+        for branch in session.branches.values():
+            if branch.reserved_tokens:
+                branch.group.idle[session.lane][session.id] = session
 
 
 def wake(session: Session) -> None:
     """Note that a session has a turn again."""
-    session.group.idle[session.lane].pop(session.id, None)
+    for branch in session.branches.values():
+        branch.group.idle[session.lane].pop(session.id, None)
 
 
 def _wake_later(state: State, group: Group, turn: Turn) -> None:

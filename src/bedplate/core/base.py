@@ -11,9 +11,13 @@ from bedplate.core.actions import Action
 from bedplate.core.admission import admit
 from bedplate.core.codec import digest_bytes
 from bedplate.core.events import Event
+from bedplate.core.ids import ModelId
 from bedplate.core.release import release
 from bedplate.core.state import State
 from bedplate.core.writethrough import write_through
+
+GROUPS_A_STEP_MAX = 256
+"""Groups looked at in one step, those looked at again counted again."""
 
 
 class Base:
@@ -54,10 +58,9 @@ class Base:
         state.fire_deadlines(lambda kind, subject: _due(state, kind, subject))
         if state.closing:
             sessions.finish_closing(state)
-        for group in list(state.stirred.values()):
-            admit(state, group)
-            release(state, group)
+        _schedule(state)
         write_through(state)
+        _schedule(state)
         water.look(state)
         state.stirred.clear()
         state.touched.clear()
@@ -69,14 +72,24 @@ class Base:
         return actions
 
 
+def _schedule(state: State) -> None:
+    """Admit and release in every group that something happened to, by another's doing too."""
+    for _ in range(GROUPS_A_STEP_MAX):
+        if not state.stirred:
+            return
+        group = next(iter(state.stirred.values()))
+        admit(state, group)
+        release(state, group)
+        del state.stirred[group.model]
+
+
 def _due(state: State, kind: str, subject: str) -> None:
     if kind == "idle":
         sessions.idle_deadline(state, subject)
     elif kind == "admit":
-        for group in state.groups.values():
-            if group.model == subject:
-                group.wake_ns = 0
-                state.stir(group)
+        group = state.groups[ModelId(subject)]
+        group.wake_ns = 0
+        state.stir(group)
     else:
         turns.deadline(state, kind, subject)
 

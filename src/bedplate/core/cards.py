@@ -40,7 +40,7 @@ def up(state: State, event: CardUp) -> None:
     card.report = (0, 0, 0, 0, 0)
     card.up = True
     group.bytes_per_token = max(group.bytes_per_token, event.kv_bytes_per_token)
-    _recount(state, group)
+    recount(state, group)
     touch(state, card)
 
 
@@ -52,13 +52,12 @@ def down(state: State, event: CardDown) -> None:
         return
     state.count("cards_lost")
     _lose(state, card, event.reason)
-    _recount(state, card.group)
+    recount(state, card.group)
     state.emit(Alarm("card_down", card.id, 1))
 
 
 def _lose(state: State, card: Card, reason: str) -> None:
     card.up = False
-    card.draining = False
     _unbind(card)
     turns = list(card.placed.values())
     active = [slot.turn for slot in card.slots if slot.turn is not None]
@@ -89,16 +88,18 @@ def _unbind(card: Card) -> list[Turn]:
 
 
 def draining(state: State, event: CardDraining) -> None:
-    """Take a card out, or back in, without cutting anything.
+    """Take a card out, or back in, without cutting anything; the mark outlives its process.
 
     What an outgoing card holds is stored, then dropped; its running turns end first.
     """
     card = state.cards.get(event.card)
-    if card is None or not card.up or card.draining == event.on:
+    if card is None or card.draining == event.on:
         state.count("stale_events")
         return
     card.draining = event.on
-    _recount(state, card.group)
+    if not card.up:
+        return
+    recount(state, card.group)
     touch(state, card)
     if not event.on:
         return
@@ -147,10 +148,10 @@ def policy_changed(state: State, event: PolicyChanged) -> None:
         limits.refill(tenant, state.now_ns)
         limits.change(tenant, state.tenant_policy(tenant.id))
     for group in state.groups.values():
-        _recount(state, group)
+        recount(state, group)
 
 
-def _recount(state: State, group: Group) -> None:
+def recount(state: State, group: Group) -> None:
     """Renew what a group's cards and the pool can hold together, in tokens."""
     block = state.policy.block_tokens
     alive = [card for card in group.cards if card.up]

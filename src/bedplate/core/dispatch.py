@@ -30,7 +30,7 @@ def start(state: State, turn: Turn, way: Plan) -> None:
     branch = turn.branch
     card, slot = way.card, way.slot
     for victim in way.victims:
-        _evict(state, victim)
+        _displace(state, victim)
     if branch.slot is not None and branch.slot is not slot:
         assert branch.slot.state == HELD
         drop_slot(state, branch.slot)
@@ -43,6 +43,7 @@ def start(state: State, turn: Turn, way: Plan) -> None:
         pool.pin(way.load)
     branch.session.tenant.waiting[turn.lane] -= 1
     branch.session.tenant.running += 1
+    branch.session.tenant.served = state.serial()
     card.running += 1
     assert card.running <= card.running_max, card.id
     if slot.state == HELD:
@@ -55,7 +56,7 @@ def start(state: State, turn: Turn, way: Plan) -> None:
     advance(state, turn)
 
 
-def _evict(state: State, slot: Slot) -> None:
+def _displace(state: State, slot: Slot) -> None:
     """Drop an idle slot; a later turn that waited for it goes to the line of its group."""
     assert slot.branch is not None
     turns = slot.branch.turns
@@ -111,7 +112,7 @@ def dispatch(state: State, turn: Turn) -> None:
         pool.unpin(state, source)
     turn.attempt += 1
     turn.state = slot.state = RUNNING
-    turn.why = ""
+    turn.why = "prefill"
     turn.dispatched_ns = state.now_ns
     if branch.card not in ("", slot.card.id):
         state.count("moves")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bedplate.core import pool, settle
 from bedplate.core.actions import Alarm, DropEntry, DropKv
 from bedplate.core.card import book, empty_slot, touch
+from bedplate.core.cards import recount
 from bedplate.core.dispatch import advance, dispatch, leave_slot, scrap_slot
 from bedplate.core.events import EntryDropped, KvDropped, KvFailed, KvLoaded, KvStored
 from bedplate.core.ids import CardId, EntryId, SlotId
@@ -137,6 +138,7 @@ def _drop_failed(state: State, slot: Slot) -> None:
     book(state, slot, 0)
     slot.state = BROKEN
     card.total_blocks -= lost
+    recount(state, card.group)
     state.emit(Alarm("slot_broken", f"{card.id}/{slot.id}", 1))
     for turn in list(card.placed.values()):
         leave_slot(state, turn)

@@ -2,7 +2,9 @@
 
 The first turn of a session is balanced; later ones stick to the card that holds their KV. When the
 home is busy and the pool has the same KV, the turn moves, since a load is cheap; when the only copy
-is on the home (dirty), the turn waits for it ("home_busy") rather than compute everything again.
+is on the home (dirty), the turn waits for it ("home_busy") rather than compute everything again. An
+endpoint that keeps its own cache (`kv` = hints) is a home as long as it can take the turn; then
+another computes, for nobody can tell how long the cache would have kept it.
 
 A card that failed a turn is passed over for it while another one could take it: an endpoint that
 breaks at once has no load, and would be chosen again and again.
@@ -58,7 +60,7 @@ def home_of(turn: Turn) -> Slot | None:
 def is_bound(turn: Turn) -> bool:
     """Tell whether the turn can only run at its home without computing its context again."""
     home = home_of(turn)
-    return home is not None and home.dirty
+    return home is not None and home.dirty and home.card.kv == "full"
 
 
 def plan(state: State, turn: Turn) -> Plan | None:
@@ -73,7 +75,7 @@ def plan(state: State, turn: Turn) -> Plan | None:
             victims = victims_for(state, home.card, turn, blocks=extra, need_slot=False, keep=home)
             if victims is not None:
                 return Plan(home.card, home, victims, None)
-        if home.dirty:
+        if home.dirty and home.card.kv == "full":
             turn.why = "home_busy"
             return None
     load = _source(turn)

@@ -64,12 +64,17 @@ def _pick(state: State, group: Group, budget: int) -> tuple[tuple[Turn, Plan] | 
     return None, looked + 1
 
 
-def _before(bound: Turn, turn: Turn) -> bool:
-    return (bound.lane, bound.serial) < (turn.lane, turn.serial)
+def _before(one: Turn, other: Turn) -> bool:
+    return _order(one) < _order(other)
+
+
+def _order(turn: Turn) -> tuple[int, int, int]:
+    """Lane, then the tenant that was served longest ago, then arrival."""
+    return (turn.lane, turn.branch.session.tenant.served, turn.serial)
 
 
 def _first_bound(group: Group) -> Turn | None:
-    """Return the first turn, by lane and arrival, that is bound to a card which can start one."""
+    """Return the first turn in order that is bound to a card which can start one."""
     best: Turn | None = None
     for card in group.bound_cards.values():
         if not can_open(card):

@@ -26,7 +26,7 @@ def branch_for(state: State, event: TurnArrived, payer: Tenant, group: Group) ->
         state.push_deadline(session.expires_ns, "idle", session.id)
     branch = session.branches.get(event.branch)
     if branch is None:
-        _forget_oldest(state, session)
+        _forget_oldest(state, session, event.fork_of)
         branch = Branch(event.branch, session, group, state.now_ns)
         session.branches[branch.id] = branch
         _share(event, session, branch)
@@ -45,10 +45,20 @@ def _share(event: TurnArrived, session: Session, branch: Branch) -> None:
         pool.pin(parent.entry)
 
 
-def _forget_oldest(state: State, session: Session) -> None:
+def full(session: Session, keep: int) -> bool:
+    """Tell whether the session has no room for one more branch: all are busy but `keep`, if any."""
+    return len(session.branches) >= BRANCHES_MAX and not _idle(session, keep)
+
+
+def _idle(session: Session, keep: int) -> list[Branch]:
+    branches = session.branches.values()
+    return [b for b in branches if b.id != keep and not b.turns and not _storing(b)]
+
+
+def _forget_oldest(state: State, session: Session, keep: int) -> None:
     if len(session.branches) < BRANCHES_MAX:
         return
-    idle = [b for b in session.branches.values() if not b.turns and not _storing(b)]
+    idle = _idle(session, keep)
     if idle:
         oldest = min(idle, key=lambda b: (b.ended_ns, b.id))
         _clear(state, oldest)

@@ -44,7 +44,7 @@ def restore(saved: dict[str, Any]) -> Base:
     """Rebuild a core from `snapshot`'s value.
 
     Raises:
-        ValueError: the snapshot is of another core version or not a snapshot.
+        ValueError: the snapshot is of another core, by version or by the fields of its records.
     """
     if saved.get("core_version") != CORE_VERSION:
         raise ValueError(
@@ -53,9 +53,13 @@ def restore(saved: dict[str, Any]) -> Base:
     records = saved["records"]
     made: list[Any] = []
     for name, _ in records:
-        cls = _RECORDS[name]
+        cls = _RECORDS.get(name)
+        if cls is None:
+            raise ValueError(f"the snapshot holds a {name}, which this core does not have")
         made.append(cls.__new__(cls))
-    for record, (_, fields) in zip(made, records, strict=True):
+    for record, (name, fields) in zip(made, records, strict=True):
+        if fields.keys() != set(_RECORDS[name].__slots__):
+            raise ValueError(f"a {name} of the snapshot has other fields than this core's")
         for field, value in fields.items():
             setattr(record, field, _read(value, made))
     base = Base()

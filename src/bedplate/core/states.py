@@ -61,7 +61,10 @@ STORED = "stored"
 
 
 class Tenant:
-    """Counters and buckets of one tenant, full at first; levels are units × one minute in ns."""
+    """Counters and buckets of one tenant, full at first; levels are units × one minute in ns.
+
+    `served` is the serial number of its latest start: who was served longest ago is next.
+    """
 
     __slots__ = (
         "id",
@@ -72,6 +75,7 @@ class Tenant:
         "refilled_ns",
         "request_level",
         "running",
+        "served",
         "token_level",
         "waiting",
     )
@@ -82,6 +86,7 @@ class Tenant:
         self.inflight = 0
         self.running = 0
         self.waiting = [0, 0, 0]
+        self.served = 0
         self.pool_bytes = 0
         self.pool_dropping = 0
         self.refilled_ns = now_ns

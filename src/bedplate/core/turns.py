@@ -14,7 +14,7 @@ from bedplate.core.events import (
     TurnStarted,
 )
 from bedplate.core.ids import TurnId
-from bedplate.core.limits import BRANCH_QUEUE_MAX
+from bedplate.core.limits import BRANCH_QUEUE_MAX, BRANCHES_MAX
 from bedplate.core.placement import untried
 from bedplate.core.retention import hold
 from bedplate.core.state import State
@@ -100,6 +100,8 @@ def _refusal(
         return ("session_not_found", f"no session {event.session}", 0)
     else:
         branch = session.branches.get(event.branch)
+        if branch is None and sessions.full(session, event.fork_of):
+            return ("lane_full", f"{BRANCHES_MAX} branches of this session are busy", SECOND_NS)
         if branch is not None and branch.group is not group:
             return ("invalid_request_error", "a branch stays with its model", 0)
         if branch is not None and len(branch.turns) >= BRANCH_QUEUE_MAX:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from bedplate.core.base import Base
 from bedplate.core.ids import SessionId, TurnId
 from bedplate.core.limits import LANE_NAMES
-from bedplate.core.states import RUNNING, WAITING, Branch, Card, Session
+from bedplate.core.states import WAITING, Branch, Card, Session
 
 WHY_TEXT = {
     "behind": "another turn of the same branch runs first",
@@ -19,7 +19,7 @@ WHY_TEXT = {
     "tenant_running_max": "the tenant runs as many turns as its limit allows",
     "room": "a place was found; idle KV is being dropped to make room",
     "loading": "its KV is being loaded from the pool",
-    "": "it was handed to its card and computes the prompt",
+    "prefill": "it was handed to its card and computes the prompt",
     "decoding": "it is producing tokens",
 }
 """What each reason means, in words for an operator."""
@@ -173,7 +173,7 @@ def lanes(base: Base) -> list[LaneView]:
     for turn in base.state.turns.values():
         if turn.state in WAITING:
             waiting[turn.lane] += 1
-        elif turn.state == RUNNING:
+        else:
             running[turn.lane] += 1
     for found in base.state.sessions.values():
         opened[found.lane] += 1
