@@ -22,14 +22,15 @@ One step, always in this order:
  6. write-through of slots that became idle                writethrough
  7. water levels, then the timer                           water, state.arm_timer
 
-A reading order: states (the records and their states), limits, events, actions, lane, admission,
-release, placement, retention, dispatch, settle, then the handlers of events in turns, kv, cards and
-sessions, and base last. `invariants` checks the books as a whole, `snapshot` saves and restores
-them,
-`view` reads them.
+A reading order: states (the records and their states), limits, events, actions; the books in card,
+pool, lease, tenant and lane; the policies in admission, release, placement and retention; the way
+of a turn in ready, dispatch, writethrough and settle; the handlers of events in turns, kv, cards
+and sessions; state, water and base last. `invariants` checks the books as a whole, `snapshot` saves
+and restores them, `view` reads them.
 
 Rules: standard library only, integers only, no set is iterated, every tie ends in a serial or an
-index, every loop has a bound, and assertions are always on.
+index, and assertions are always on. A loop is bounded by a constant of `limits`, or by the turns,
+slots and sessions that it moves.
 """
 
 CORE_VERSION = 1

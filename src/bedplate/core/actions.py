@@ -123,22 +123,15 @@ class ClearTimer(NamedTuple):
 
 
 class Alarm(NamedTuple):
-    """A water level was crossed.
+    """An operator should know: a water level was crossed, or something broke.
 
-    `kind`: card_kv | pool | queue; `level` counts levels reached, 0 = all clear.
+    `kind`: card_kv | pool (`level` counts levels reached, 0 = all clear) | card_down |
+    slot_broken | pool_entry_stuck | block_size_kept.
     """
 
     kind: str
     subject: str
     level: int
-
-
-class Scale(NamedTuple):
-    """More or fewer cards of a model are wanted; nothing emits it yet, drivers may log it."""
-
-    model: ModelId
-    want: int
-    why: str
 
 
 class Settled(NamedTuple):
@@ -188,7 +181,6 @@ Action = (
     | SetTimer
     | ClearTimer
     | Alarm
-    | Scale
     | Settled
     | SessionEnded
 )

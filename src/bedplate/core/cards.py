@@ -12,21 +12,27 @@ from bedplate.core.ids import SlotId
 from bedplate.core.ready import dequeue
 from bedplate.core.state import State
 from bedplate.core.states import BEHIND, STORING, Card, Group, Slot, Turn
+from bedplate.core.units import blocks_for
 
 
 def up(state: State, event: CardUp) -> None:
-    """Take a card into its group, empty. A card that was up has restarted and lost what it held."""
+    """Take a card into its group, empty.
+
+    A card that was up has restarted and lost what it held. One that now serves another model leaves
+    its old group a dead card behind.
+    """
     card = state.cards.get(event.card)
     group = state.groups.get(event.model)
     if group is None:
         group = state.groups[event.model] = Group(event.model, state.policy.block_tokens)
-    if card is None:
+    if card is not None and card.up:
+        _lose(state, card, "restarted")
+    if card is None or card.group is not group:
+        if card is not None:
+            recount(state, card.group)
         card = Card(event.card, len(group.cards), group)
         group.cards.append(card)
         state.cards[card.id] = card
-    elif card.up:
-        _lose(state, card, "restarted")
-    assert card.group is group, "a card stays with its model; a card of another model has a new id"
     block = state.policy.block_tokens
     card.partition = event.partition
     card.kv = event.kv
@@ -138,17 +144,31 @@ def report(state: State, event: CardReport) -> None:
 
 
 def policy_changed(state: State, event: PolicyChanged) -> None:
-    """Put new limits in force. What is already let in stays; the block size never changes."""
-    first = not state.groups and not state.sessions
-    assert first or event.policy.block_tokens == state.policy.block_tokens
+    """Put new limits in force. What is already let in stays."""
     assert len(event.policy.lanes) == 3
+    before = state.policy.block_tokens
     state.policy = event.policy
+    if event.policy.block_tokens != before:
+        _resize_blocks(state, before)
     state.shutting_down = False  # a service that starts again sends its policy first
     for tenant in state.tenants.values():
         limits.refill(tenant, state.now_ns)
         limits.change(tenant, state.tenant_policy(tenant.id))
     for group in state.groups.values():
         recount(state, group)
+
+
+def _resize_blocks(state: State, before: int) -> None:
+    """Count in blocks of the new size, which needs that no card holds any of the old."""
+    if any(card.up for card in state.cards.values()):
+        state.policy = state.policy._replace(block_tokens=before)
+        state.emit(Alarm("block_size_kept", str(before), 1))
+        return
+    block = state.policy.block_tokens
+    for group in state.groups.values():
+        group.block_tokens = block
+    for turn in state.turns.values():
+        turn.need_blocks = blocks_for(turn.prompt_tokens + turn.limit_tokens, block)
 
 
 def recount(state: State, group: Group) -> None:

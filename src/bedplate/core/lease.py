@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from bedplate.core.states import Branch, Session
 
+AREA_MAX = 1 << 62
+"""Most token-nanoseconds of one usage row; more becomes several rows."""
+
 
 def charge(branch: Branch, now_ns: int) -> None:
     """Add what the branch held since the last mark; call before what it holds changes."""

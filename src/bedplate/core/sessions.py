@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from bedplate.core import admission, pool, settle
-from bedplate.core.actions import SessionEnded, Settled
+from bedplate.core.actions import SessionEnded
 from bedplate.core.events import TurnArrived
-from bedplate.core.ids import BranchId, SessionId, TurnId
-from bedplate.core.lease import take_area
+from bedplate.core.ids import BranchId, SessionId
 from bedplate.core.limits import BRANCHES_MAX
 from bedplate.core.retention import drop_slot
 from bedplate.core.state import State
@@ -122,33 +121,10 @@ def _clear(state: State, branch: Branch) -> None:
 
 def _settle_rest(state: State, branch: Branch) -> None:
     """Meter the KV that was held since the branch's last turn."""
-    area_card, area_pool = take_area(branch, state.now_ns)
-    if not area_card and not area_pool:
-        return
-    session = branch.session
-    gap_ns = state.now_ns - branch.ended_ns if branch.ended_ns else 0
-    state.emit(
-        Settled(
-            turn=TurnId(""),
-            session=session.id,
-            branch=branch.id,
-            tenant=session.tenant.id,
-            lane=session.lane,
-            model=branch.group.model,
-            card="",
-            status="closed",
-            prompt_tokens=0,
-            cached_tokens=0,
-            out_tokens=0,
-            queue_ns=0,
-            slot_ns=0,
-            tool_ns=gap_ns,
-            kv_card_token_ns=area_card,
-            kv_pool_token_ns=area_pool,
-            attempts=0,
-            exact=True,
-        )
-    )
+    area_card, area_pool = settle.take_rent(state, branch)
+    if area_card or area_pool:
+        gap_ns = state.now_ns - branch.ended_ns if branch.ended_ns else 0
+        state.emit(settle.rent_row(branch, area_card, area_pool, gap_ns=gap_ns))
 
 
 def idle_deadline(state: State, subject: str) -> None:

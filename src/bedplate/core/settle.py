@@ -6,7 +6,8 @@ from bedplate.core import admission, ready, tenant
 from bedplate.core import lane as line
 from bedplate.core.actions import CancelTurn, FailTurn, Refuse, Settled
 from bedplate.core.dispatch import leave_slot
-from bedplate.core.lease import take_area
+from bedplate.core.ids import TurnId
+from bedplate.core.lease import AREA_MAX, take_area
 from bedplate.core.limits import DISPATCH_ATTEMPTS_MAX
 from bedplate.core.state import State
 from bedplate.core.states import (
@@ -47,7 +48,7 @@ def end_turn(state: State, turn: Turn, status: str, *, cached_tokens: int = 0) -
     session = branch.session
     if turn.attempt == 0:
         turn.queue_ns = state.now_ns - turn.arrived_ns
-    area_card, area_pool = take_area(branch, state.now_ns)
+    area_card, area_pool = take_rent(state, branch)
     state.emit(
         Settled(
             turn.id,
@@ -86,6 +87,45 @@ def end_turn(state: State, turn: Turn, status: str, *, cached_tokens: int = 0) -
         admission.rest(session)
     state.stir(branch.group)
     next_turn(state, branch)
+
+
+def take_rent(state: State, branch: Branch) -> tuple[int, int]:
+    """Return what the branch held on card and in the pool since its last row, to go into a row.
+
+    What one row cannot hold (a session that idled for weeks) goes into rows of its own before.
+    """
+    area_card, area_pool = take_area(branch, state.now_ns)
+    while area_card > AREA_MAX or area_pool > AREA_MAX:
+        part_card, part_pool = min(area_card, AREA_MAX), min(area_pool, AREA_MAX)
+        area_card -= part_card
+        area_pool -= part_pool
+        state.emit(rent_row(branch, part_card, part_pool, gap_ns=0))
+    return area_card, area_pool
+
+
+def rent_row(branch: Branch, area_card: int, area_pool: int, *, gap_ns: int) -> Settled:
+    """Return a row of KV that was held outside any turn."""
+    session = branch.session
+    return Settled(
+        turn=TurnId(""),
+        session=session.id,
+        branch=branch.id,
+        tenant=session.tenant.id,
+        lane=session.lane,
+        model=branch.group.model,
+        card="",
+        status="closed",
+        prompt_tokens=0,
+        cached_tokens=0,
+        out_tokens=0,
+        queue_ns=0,
+        slot_ns=0,
+        tool_ns=gap_ns,
+        kv_card_token_ns=area_card,
+        kv_pool_token_ns=area_pool,
+        attempts=0,
+        exact=True,
+    )
 
 
 def next_turn(state: State, branch: Branch) -> None:

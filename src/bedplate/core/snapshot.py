@@ -16,6 +16,8 @@ from bedplate.core.limits import LanePolicy, Policy, TenantPolicy
 from bedplate.core.state import State
 from bedplate.core.states import Branch, Card, Entry, Group, Session, Slot, Tenant, Turn
 
+INT_LIMIT = 1 << 63
+"""Integers beyond 64 bits (a bucket of a large limit) are written as text."""
 _RECORDS = {
     cls.__name__: cls for cls in (State, Tenant, Session, Branch, Turn, Slot, Card, Group, Entry)
 }
@@ -93,6 +95,8 @@ class _Writer:
         return written
 
     def write(self, value: Any) -> Any:
+        if isinstance(value, int) and not -INT_LIMIT <= value < INT_LIMIT:
+            return ["i", str(value)]
         if value is None or isinstance(value, (int, str)):
             return value
         name = type(value).__name__
@@ -112,6 +116,8 @@ def _read(value: Any, made: list[Any]) -> Any:
     kind, content = value
     if kind == "r":
         return made[content]
+    if kind == "i":
+        return int(content)
     if kind == "d":
         return {_read(k, made): _read(v, made) for k, v in content}
     items = [_read(item, made) for item in content]

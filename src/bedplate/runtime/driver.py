@@ -9,11 +9,11 @@ from typing import Any
 
 from bedplate.core import actions as act
 from bedplate.core.actions import Action
-from bedplate.core.events import DispatchFailed, Event, TurnArrived
+from bedplate.core.events import DispatchFailed, Event, TurnArrived, TurnCancelled
 from bedplate.core.ids import CardId, SessionId, TenantId, TurnId
 from bedplate.core.limits import LANE_NAMES
 from bedplate.engines.base import Engine
-from bedplate.errors import BedplateError, EngineLost
+from bedplate.errors import BedplateError, Draining, EngineLost
 from bedplate.runtime.executor import Executor, LiveTurn
 from bedplate.runtime.moves import Moves
 from bedplate.runtime.outcome import error_of
@@ -21,6 +21,9 @@ from bedplate.runtime.stats import Histogram
 from bedplate.runtime.timers import CoreTimer
 
 _log = logging.getLogger(__name__)
+
+END_S = 3.0
+"""How long turns that were cancelled for a shutdown may take to end."""
 
 
 class LiveDriver:
@@ -33,6 +36,7 @@ class LiveDriver:
         owners: Tenant and session of turns that a former process left behind.
         muted: While true, actions that need an engine or the pool are dropped: recovery tells the
             core itself what became of them.
+        stopped_cards: While true, a card that is down went with the clean stop of its service.
         turns_ended: Turns by their last status.
     """
 
@@ -42,6 +46,7 @@ class LiveDriver:
         self.cards: dict[CardId, Engine] = {}
         self.owners: dict[TurnId, tuple[TenantId, SessionId]] = {}
         self.muted = False
+        self.stopped_cards = False
         self.turns_ended: dict[str, int] = {}
         self.out_tokens = 0
         self.ttft = tuple(Histogram() for _ in LANE_NAMES)
@@ -70,7 +75,6 @@ class LiveDriver:
             act.SetTimer: self._set_timer,
             act.ClearTimer: self._clear_timer,
             act.Alarm: self._alarm,
-            act.Scale: self._scale,
             act.Settled: self._settled,
             act.SessionEnded: self._session_ended,
         }
@@ -128,6 +132,14 @@ class LiveDriver:
         self._idle = asyncio.get_running_loop().create_future()
         done, _ = await asyncio.wait((self._idle,), timeout=timeout_s)
         return bool(done)
+
+    async def end_turns(self) -> None:
+        """Cancel every turn, tell its client, and wait for the ends."""
+        for turn, live in list(self.turns.items()):
+            seq = self._post(TurnCancelled(turn, "shutdown"))
+            error = Draining("the service shut down before the answer was complete")
+            live.stream.fail(error, seq)
+        await self.wait_idle(END_S)
 
     def first_token(self, lane: int, after_ns: int) -> None:
         """Count a time to first token."""
@@ -196,13 +208,13 @@ class LiveDriver:
         self.timer.clear()
 
     def _alarm(self, action: act.Alarm, seq: int) -> None:
+        if self.stopped_cards and action.kind == "card_down":
+            _log.info("card %s was stopped with the service", action.subject)
+            return
         level = logging.WARNING if action.level else logging.INFO
         _log.log(level, "alarm %s of %s: level %d", action.kind, action.subject, action.level)
         body = {"kind": action.kind, "subject": action.subject, "level": action.level}
         self._note("alarm", "", "", {**body, "event_seq": seq})
-
-    def _scale(self, action: act.Scale, seq: int) -> None:
-        _log.info("%d cards of %s are wanted: %s", action.want, action.model, action.why)
 
     def _settled(self, action: act.Settled, seq: int) -> None:
         """The last word on a turn; its Refuse or FailTurn came before in the same step."""

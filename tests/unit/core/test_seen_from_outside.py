@@ -143,3 +143,64 @@ def test_turns_on_their_way_to_a_card_count_as_running() -> None:
     run.arrive("b", "s2")
     assert run.started() == [], "the slot is being emptied"
     assert [lane.running for lane in view.lanes(run.base)] == [1, 0, 0]
+
+
+def test_rent_of_weeks_fits_rows_of_64_bits_and_adds_up() -> None:
+    run = Run()
+    run.card("c", kv="hints", kv_tokens=1 << 20, context_tokens=1 << 20)
+    run.arrive("a", "s", prompt_tokens=200_000)
+    run.end("a", 200_000)
+    weeks_ns = 40 * 24 * 3600 * SECOND_NS
+    run.tell(ev.SessionClosed(SessionId("s"), "closed"), after_ns=weeks_ns)
+    rows = [action for action in run.actions if isinstance(action, act.Settled)]
+    assert all(0 <= row.kv_card_token_ns < 1 << 63 for row in rows)
+    assert len(rows) > 1
+    held_tokens = -(-200_019 // 32) * 32
+    assert sum(row.kv_card_token_ns for row in rows) == held_tokens * weeks_ns
+
+
+def test_a_card_may_come_back_with_another_model() -> None:
+    run = Run()
+    run.card("c", "old")
+    run.arrive("a", "s1", model=ModelId("old"))
+    run.card("c", "new")
+    assert [card.model for card in view.cards(run.base)] == ["new"]
+    run.arrive("b", "s2", model=ModelId("new"))
+    assert run.started() == ["b"]
+    run.arrive("c", "s3", model=ModelId("old"))
+    (refusal,) = [action for action in run.actions if isinstance(action, act.Refuse)]
+    assert refusal.reason == "no_engine"
+
+
+def test_the_block_size_changes_only_while_no_card_is_up() -> None:
+    run = Run()
+    run.card("c")
+    larger = default_policy()._replace(block_tokens=64)
+    run.tell(ev.PolicyChanged(larger))
+    assert run.base.state.policy.block_tokens == 32
+    assert [a.kind for a in run.actions if isinstance(a, act.Alarm)] == ["block_size_kept"]
+    run.tell(ev.CardDown(CardId("c"), "restart"))
+    run.tell(ev.PolicyChanged(larger))
+    run.card("c")
+    run.arrive("a", "s")
+    assert run.started() == ["a"]
+    assert view.cards(run.base)[0].kv_used_tokens == 128
+
+
+def test_a_snapshot_holds_integers_of_more_than_64_bits_as_text() -> None:
+    run = Run()
+    tenant = default_policy().default_tenant._replace(tokens_per_minute=400_000_000)
+    run.tell(ev.PolicyChanged(default_policy()._replace(default_tenant=tenant)))
+    run.card("c")
+    run.arrive("a", "s")
+    saved = snapshot(run.base)
+
+    def whole(value: Any) -> bool:
+        if isinstance(value, int):
+            return -(1 << 63) <= value < 1 << 63
+        if isinstance(value, dict):
+            return all(map(whole, value.values()))
+        return not isinstance(value, list) or all(map(whole, value))
+
+    assert whole(saved)
+    assert restore(saved).state.tenants[TenantId("t")].token_level > 1 << 63
