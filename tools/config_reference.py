@@ -180,8 +180,6 @@ def _without_none(annotation: Any) -> Any:
 
 def _values(field: FieldInfo) -> str:
     """Return what may stand there: type, and bounds where it has any."""
-    if _is_size(field):
-        return "size"
     plain = _without_none(field.annotation)
     metadata = list(field.metadata)
     while get_origin(plain) is Annotated:
@@ -189,12 +187,15 @@ def _values(field: FieldInfo) -> str:
         metadata += more
     if get_origin(plain) is Literal:
         return ", ".join(f'`"{word}"`' for word in get_args(plain))
+    tighter = {"ge": max, "gt": max, "le": min}
     bounds: dict[str, Any] = {}
     for item in metadata:
         for part in getattr(item, "metadata", None) or [item]:
-            for name in ("ge", "gt", "le"):
-                if getattr(part, name, None) is not None:
-                    bounds[name] = getattr(part, name)
+            for name, pick in tighter.items():
+                if (bound := getattr(part, name, None)) is not None:
+                    bounds[name] = pick(bounds.get(name, bound), bound)
+    if _is_size(field):
+        return f"size to {format_size(bounds['le'])}"
     return _type_name(plain) + _range(bounds)
 
 

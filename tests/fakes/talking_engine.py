@@ -30,7 +30,7 @@ from bedplate.engines.base import (
     StoredKv,
     TurnRun,
 )
-from bedplate.errors import BedplateError, UnknownModel
+from bedplate.errors import BedplateError, Draining, JournalError, UnknownModel
 from bedplate.gateway.ports import RateLimits
 from bedplate.journal import Content
 from bedplate.runtime.stats import Histogram, Stats
@@ -171,6 +171,8 @@ class FakeRuntime:
         """Calls wait for it before they reach the engine."""
         self.refusal: BedplateError | None = None
         self.is_ready = True
+        self.stalled = False
+        self.streams: dict[str, TurnStream] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._callbacks: list[Callable[[SessionId], None]] = []
         self._start_ns = time.time_ns() - time.monotonic_ns()
@@ -189,6 +191,7 @@ class FakeRuntime:
     def submit(self, call: Call) -> TurnStream:
         self.calls.append(call)
         stream = TurnStream(call.turn, committed=self.committed, cancel=self._cancel)
+        self.streams[call.turn] = stream
         stream.arrival_ns = self.now_ns()
         stream.open_gate(1)
         for content in call.contents:
@@ -260,6 +263,10 @@ class FakeRuntime:
             self.contents[content.hash] = content.data
         return 1
 
+    def check_writable(self) -> None:
+        if self.stalled:
+            raise JournalError("stalled", retry_after_s=2.0)
+
     async def committed(self, seq: int) -> None:
         return None
 
@@ -275,6 +282,11 @@ class FakeRuntime:
                 return
             await asyncio.sleep(0.01)
 
+    async def cut(self) -> None:
+        for call in self.calls:
+            self.streams[call.turn].fail(Draining("cut"), 1)
+            self._tasks[call.turn].cancel()
+
     async def wait_halted(self) -> BaseException:
         await asyncio.Event().wait()
         raise AssertionError
@@ -286,6 +298,7 @@ class FakeView:
     def __init__(self) -> None:
         self.held: dict[SessionId, tuple[TenantId, JsonObject]] = {}
         self.rates: RateLimits | None = None
+        self.draining = False
 
     def session(self, session: SessionId) -> JsonObject | None:
         found = self.held.get(session)
@@ -299,7 +312,7 @@ class FakeView:
         ]
 
     def cards(self) -> list[JsonObject]:
-        return [{"card": "card-0"}]
+        return [{"card": "card-0", "model": "m", "up": True, "draining": self.draining}]
 
     def state(self) -> JsonObject:
         return {"cards": self.cards(), "pool": {}, "lanes": [], "counters": {}}

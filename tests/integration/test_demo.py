@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.fakes import tiny_gguf
 
 KEYS = {
-    "sessions_completed", "sessions_failed", "turns", "kv_loads", "kv_load_verified",
-    "prefill_tokens", "prefill_tokens_saved", "unexplained_tokens", "audit_verified",
-    "digest_live", "digest_replay", "wall_seconds",
+    "sessions_completed", "sessions_failed", "turns", "repeated_calls", "kv_loads",
+    "kv_load_verified", "prefill_tokens", "prefill_tokens_saved", "unexplained_tokens",
+    "audit_verified", "digest_live", "digest_replay", "wall_seconds",
 }  # fmt: skip
 
 
@@ -46,8 +51,35 @@ def test_demo_loses_nothing_and_adds_up(tmp_path: Path) -> None:
     assert "is taken out; its sessions move" in ran.stdout
     assert "unexplained tokens  0" in ran.stdout
 
-    # What it says to type next works.
-    config = str(folder / "bedplate.toml")
-    for command in (("bill", "--check"), ("audit", "verify"), ("replay",)):
-        after = bedplate(*command, "--config", config)
+    # What it says to type next works as it stands there; the last one serves.
+    commands = ran.stdout.partition("What next:\n")[2].splitlines()[:-1]
+    assert len(commands) == 3
+    for command in commands:
+        after = subprocess.run(
+            shlex.split(command), capture_output=True, text=True, timeout=60, check=False
+        )
         assert after.returncode == 0, (command, after.stderr)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_leaves_no_pool(tmp_path: Path, number: int) -> None:
+    model = tiny_gguf.write(tmp_path / "tiny.gguf")
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-m", "bedplate.cli.main", "demo"),
+            *("--model", str(model), "--data-dir", str(tmp_path / "run")),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    ) as demo:
+        assert demo.stdout is not None
+        line = next(line for line in demo.stdout if line.startswith("The KV pool is in"))
+        pool = Path(line.rpartition(": ")[2].strip())
+        assert pool.is_dir()
+        demo.send_signal(number)
+        _, err = demo.communicate(timeout=60)
+    assert demo.returncode == 130
+    assert err.startswith("stopped before the end; the journal so far is in ")
+    assert not pool.exists()

@@ -86,6 +86,27 @@ async def test_unknown_revoked_and_expired_keys_get_one_and_the_same_answer(worl
     assert world.runtime.calls == []
 
 
+async def test_keys_expire_by_the_wall_clock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal's clock never falls: one that once ran ahead would end keys before their time."""
+    key = world.keys.add("acme", now_ns=time.time_ns(), expires_ns=time.time_ns() + 10**12).secret
+    ahead_ns = world.runtime.now_ns() + 10**16
+    monkeypatch.setattr(world.runtime, "now_ns", lambda: ahead_ns)
+    async with http(world, key) as client, client.post(CHAT, json=body()) as response:
+        assert response.status == 200
+
+
+async def test_without_its_keys_the_service_lets_nobody_in(tmp_path: Path) -> None:
+    async with gateway_world(tmp_path) as world, http(world) as client:
+        (tmp_path / "keys.db").write_bytes(b"garbage" * 1000)
+        for _ in range(3):
+            async with client.post(CHAT, json=body()) as response:
+                assert response.status == 503
+                text = await response.text()
+                assert "keys_unavailable" in text
+                assert str(tmp_path) not in text
+        assert world.runtime.calls == []
+
+
 async def test_a_flood_of_bad_keys_is_one_note(world: World) -> None:
     began = time.monotonic()
     async with http(world, "bad") as client:
@@ -212,6 +233,38 @@ async def test_what_is_not_http_and_heads_without_end_are_refused(world: World) 
         assert reply.split(b" ")[1] == status
         assert b'"error"' in reply
         writer.close()
+
+
+async def test_what_comes_after_the_body_says_nothing_and_is_bounded(world: World) -> None:
+    """Trailer fields are no headers: neither a key nor a session's name may stand there."""
+    data = json.dumps(body()).encode()
+    chunk = b"%x\r\n%s\r\n0\r\n" % (len(data), data)
+    key = f"authorization: Bearer {world.acme}\r\n"
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    framing = "transfer-encoding: chunked\r\n"
+    sent = (
+        ("", key.encode(), b"401"),
+        (key, b"x-session-id: of-the-trailer\r\n", b"200"),
+        (key, b"a: " + b"x" * 400_000, b"431"),
+        (key, b"a: b\r\n" * 60_000, b"431"),
+    )
+    for headers, trailers, status in sent:
+        reader, writer = await asyncio.open_connection("127.0.0.1", world.server.port)
+        writer.write((head + headers + framing + "\r\n").encode() + chunk + trailers + b"\r\n")
+        reply = await asyncio.wait_for(reader.read(65536), 5)
+        assert reply.split(b" ")[1] == status
+        assert b"of-the-trailer" not in reply
+        writer.close()
+    assert len(world.runtime.calls) == 1
+
+
+async def test_a_head_that_arrives_at_once_is_bounded_too(world: World) -> None:
+    reply = await raw(world, f"a: {'x' * 80_000}\r\n", b"")
+    assert reply.startswith(b"HTTP/1.1 431 ")
+    reply = await raw(world, "a: b\r\n" * 14_000, b"")
+    assert reply.startswith(b"HTTP/1.1 431 ")
+    reply = await raw(world, f"a: {'x' * 60_000}\r\n", b"{}")
+    assert reply.startswith(b"HTTP/1.1 401 ")
 
 
 async def test_more_connections_than_allowed_are_turned_away(tmp_path: Path) -> None:

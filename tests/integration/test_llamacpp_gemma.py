@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bedplate.core.events import CardUp
-from bedplate.engines.llamacpp.model import PACKAGES
+from bedplate.engines.llamacpp.packages import PACKAGES
 from bedplate.errors import ConfigError
 from tests.fakes.card_engine import card_engine, lineage, user
 
@@ -44,11 +44,11 @@ async def test_a_gemma_session_moves_and_goes_on(tmp_path: Path) -> None:
         assert report.out_tokens_total <= 16
 
 
-async def test_a_changed_packaged_model_is_refused(tmp_path: Path) -> None:
-    (package,) = PACKAGES.values()
-    target = tmp_path / "data" / "models" / package.file_name
-    target.parent.mkdir(parents=True)
-    target.write_bytes(b"GGUF")
+async def test_another_digest_than_the_package_has_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is pinned"):
-        async with card_engine(Path("unused"), tmp_path, path=PACKAGE, with_pool=False):
+        async with card_engine(
+            Path("unused"), tmp_path, path=PACKAGE, with_pool=False, digest="0" * 64
+        ):
             pass
+    (package,) = PACKAGES.values()
+    assert (tmp_path / "data" / "models" / f"{package.digest}.gguf").exists()

@@ -174,16 +174,15 @@ async def test_a_required_call_is_made_and_is_valid(world: CardEngine, choice: A
 
 
 async def test_a_call_cut_at_the_limit_is_length(world: CardEngine) -> None:
-    whole = await world.chat(
-        [user("x")], lineage("a"), limit=200, tools=(TOOL,), tool_choice="required"
-    )
-    result = await world.chat(
-        [user("x")], lineage("b"), slot=1, limit=32, tools=(TOOL,), tool_choice="required"
-    )
-    assert result.end.finish_reason == "length"
+    asked: dict[str, Any] = {"tools": (TOOL,), "tool_choice": "required"}
+    whole = await world.chat([user("x")], lineage("a"), limit=200, **asked)
     arguments = whole.end.message["tool_calls"][0]["function"]["arguments"]
-    for call in result.end.message.get("tool_calls", []):
-        assert arguments.startswith(call["function"]["arguments"])
+    for limit in (1, 8, 16, 24, 32):
+        cut = await world.chat([user("x")], lineage("b"), limit=limit, **asked)
+        assert cut.end.finish_reason == "length"
+        assert cut.text == (cut.end.message["content"] or "") == ""
+        for call in cut.end.message.get("tool_calls", []):
+            assert arguments.startswith(call["function"]["arguments"])
 
 
 async def test_a_schema_that_cannot_be_enforced_is_refused(world: CardEngine) -> None:

@@ -167,7 +167,7 @@ def journal_folder(config: Path | None, data_dir: Path | None) -> Path:
         ConfigError: the configuration cannot be used, or both options are given.
     """
     if data_dir is None:
-        return load(config).journal_dir
+        return load(config, secrets=False).journal_dir
     if config is not None:
         raise ConfigError("give --config or --data-dir, not both")
     inner = data_dir / "journal"

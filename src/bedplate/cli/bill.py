@@ -63,7 +63,7 @@ def bill(
 ) -> None:
     """Print use and cost, from the journal's usage rows."""
     folder = journal_folder(config, data_dir)
-    configured = Prices.of_config(load(config).prices) if data_dir is None else None
+    configured = Prices.of_config(load(config, secrets=False).prices) if data_dir is None else None
     period = _period(start, end, zone)
     with Reader(folder) as reader, progress("Reading the journal", reader.size) as advance:
         found = make_bill(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from bedplate.cli.options import JsonOption
+from bedplate.cli.options import ConfigOption, DataDirOption, JsonOption
 from bedplate.cli.output import print_json, print_text
 from bedplate.config import Config, load
 from bedplate.config.engines import PACKAGE_PREFIX
@@ -22,51 +22,66 @@ app = typer.Typer(no_args_is_help=True)
 
 FileArgument = Annotated[
     Path | None,
-    typer.Argument(metavar="[FILE]", help="The file; default: $BEDPLATE_CONFIG, or none."),
+    typer.Argument(metavar="FILE", help="The same as --config FILE."),
 ]
 
 
 @app.command()
-def check(file: FileArgument = None, *, json: JsonOption = False) -> None:
+def check(
+    file: FileArgument = None, *, config: ConfigOption = None, json: JsonOption = False
+) -> None:
     """Load the configuration, and see that the files it names are there."""
-    config = load(file)
-    missing = _missing(config)
+    loaded = load(_one(file, config))
+    missing = _missing(loaded)
     if missing:
         raise ConfigError("\n".join(missing))
-    cards = sum(e.cards if isinstance(e, LlamacppEngine) else 1 for e in config.engines)
+    cards = sum(e.cards if isinstance(e, LlamacppEngine) else 1 for e in loaded.engines)
     if json:
         print_json(
             {
                 "valid": True,
-                "engines": len(config.engines),
+                "engines": len(loaded.engines),
                 "cards": cards,
-                "models": [engine.model for engine in config.engines],
-                "tenants": len(config.tenants),
+                "models": [engine.model for engine in loaded.engines],
+                "tenants": len(loaded.tenants),
             }
         )
         return
-    models = ", ".join(engine.model for engine in config.engines)
+    models = ", ".join(engine.model for engine in loaded.engines)
     print_text(
-        f"valid: {len(config.engines)} engine(s) with {cards} card(s), models {models}; "
-        f"{len(config.tenants)} tenant(s) with limits of their own"
+        f"valid: {len(loaded.engines)} engine(s) with {cards} card(s), models {models}; "
+        f"{len(loaded.tenants)} tenant(s) with limits of their own"
     )
 
 
 @app.command()
-def show(file: FileArgument = None, *, json: JsonOption = False) -> None:
+def show(
+    file: FileArgument = None,
+    *,
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    json: JsonOption = False,
+) -> None:
     """Print the resolved configuration, defaults included and secrets masked."""
-    tree = resolved(load(file))
+    overrides = {"service.data_dir": data_dir}
+    tree = resolved(load(_one(file, config), overrides=overrides, secrets=False))
     if json:
         print_json(tree)
     else:
         print_text(to_toml(tree))
 
 
+def _one(file: Path | None, config: Path | None) -> Path | None:
+    if file is not None and config is not None:
+        raise ConfigError("give the file as FILE or with --config, not both")
+    return file or config
+
+
 def resolved(config: Config) -> dict[str, Any]:
     """Return the tree as JSON values, by the keys of the file; secrets are masked."""
     tree: dict[str, Any] = config.model_dump(mode="json", by_alias=True, exclude_none=True)
     for raw, engine in zip(tree["engine"], config.engines, strict=True):
-        if isinstance(engine, OpenaiEngine) and engine.api_key is not None:
+        if isinstance(engine, OpenaiEngine) and engine.api_key_env is not None:
             raw["api_key"] = MASK
     return tree
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Sequence
@@ -21,12 +22,12 @@ from rich.live import Live
 from rich.table import Table
 
 from bedplate.cli.logs import set_up_logs
-from bedplate.cli.output import print_json, print_notice, print_table, print_text, progress
+from bedplate.cli.output import print_json, print_notice, print_table, print_text, program, progress
 from bedplate.cli.serving import Stack, base_url, running
 from bedplate.config import Config, load
 from bedplate.core import view
 from bedplate.core.limits import LANE_NAMES
-from bedplate.demo.agents import AgentSettings, SessionResult
+from bedplate.demo.agents import TIMEOUT_S, AgentSettings, SessionResult
 from bedplate.demo.report import LaneTimes, Outcome, read_outcome
 from bedplate.demo.run import Demonstration
 from bedplate.demo.scripts import Department, departments
@@ -36,7 +37,10 @@ from bedplate.metering.prices import Prices
 
 app = typer.Typer()
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C or SIGTERM, as shells have it."""
 CONFIG_FILE = "bedplate.toml"
+LOG_FILE = "bedplate.log"
 CONFIG = """\
 # Two embedded cards of one supernode behind one KV pool, small enough that sessions have to share.
 
@@ -86,11 +90,18 @@ def demo(
     model = "gemma-3-270m" if model_path.startswith("package:") else Path(model_path).stem
     path.write_text(CONFIG.format(data_dir=folder / "data", model=model, path=model_path))
     config = load(path)
-    set_up_logs(config.log)
+    set_up_logs(config.log, folder / LOG_FILE)
     config.service.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     quiet = json is not None and str(json) == "-"
     began = time.monotonic()
-    results, counters = uvloop.run(_run(config, model, seed, quiet=quiet))
+    try:
+        results, counters = uvloop.run(_run(config, model, seed, quiet=quiet))
+    except asyncio.CancelledError:
+        print_notice(f"stopped before the end; the journal so far is in {config.journal_dir}")
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        if data_dir is None:  # made from the package for this run: large, and soon made again
+            shutil.rmtree(config.service.data_dir / "models", ignore_errors=True)
     with progress("Verifying, reconciling and replaying the journal"):
         prices = Prices.of_config(config.prices)
         wall_seconds = time.monotonic() - began
@@ -108,17 +119,32 @@ def demo(
 async def _run(
     config: Config, model: str, seed: int, *, quiet: bool
 ) -> tuple[list[SessionResult], dict[str, int]]:
-    """Serve, play, and return what agents saw and what the core counted."""
+    """Serve, play, and return what agents saw and what the core counted.
+
+    Raises:
+        CancelledError: a signal came; cards and pool are gone all the same.
+    """
+    _stop_at_signal()
     crew = departments()
     with ExitStack() as starting:
         starting.enter_context(progress("Starting two cards"))
-        async with running(config) as stack:
+        async with running(config, drop_pool=True) as stack:
             starting.close()
             settings = AgentSettings("", model, seed=seed)
-            results = await _play(stack, config, crew, settings, quiet=quiet)
-        if stack.service.pool is not None:  # nobody comes back to these sessions
-            await asyncio.to_thread(shutil.rmtree, stack.service.pool.folder)
-        return results
+            return await _play(stack, config, crew, settings, quiet=quiet)
+
+
+def _stop_at_signal() -> None:
+    """Let the first signal cancel the running task; later ones find it stopping already."""
+    task = asyncio.current_task()
+    assert task is not None
+
+    def stop() -> None:
+        if not task.cancelling():
+            task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
 
 
 async def _play(
@@ -136,11 +162,14 @@ async def _play(
     if not quiet:
         _introduce(stack, crew, url)
     watching = asyncio.create_task(_watch(stack, demonstration, quiet=quiet))
-    results = await demonstration.play()
-    await watching
-    await _settled(stack)
-    counters = view.counters(stack.service.base)
-    await stack.server.stop()
+    try:
+        results = await demonstration.play()
+        await watching
+        await _settled(stack)
+        counters = view.counters(stack.service.base)
+    finally:
+        watching.cancel()
+        await stack.server.stop()
     await stack.service.drain(config.service.drain_seconds)
     return results, counters
 
@@ -274,6 +303,11 @@ def _print(outcome: Outcome, folder: Path) -> None:
         f"sessions            {outcome.sessions_completed} completed, "
         f"{outcome.sessions_failed} failed, {outcome.turns} turns"
     )
+    if outcome.repeated_calls:
+        print_text(
+            f"calls sent again    {outcome.repeated_calls}: refused for the moment, broken off, or "
+            f"unanswered after {TIMEOUT_S:.0f} s; the bill counts them as turns"
+        )
     print_text(
         f"prompt tokens       {outcome.prefill_tokens} computed, "
         f"{outcome.prefill_tokens_saved} saved by kept KV, "
@@ -292,13 +326,17 @@ def _print(outcome: Outcome, folder: Path) -> None:
     same = "the same digest" if outcome.digest_live == outcome.digest_replay else "ANOTHER DIGEST"
     print_text(f"replay              {outcome.replayed_events} events decided again: {same}")
     print_text(f"time                {outcome.wall_seconds:.0f} s")
+    log = folder / LOG_FILE
+    if log.is_file() and log.stat().st_size:
+        print_text(f"log                 warnings and errors of the run are in {log}")
     print_text("")
     print_text("What next:")
     config = folder / CONFIG_FILE
-    print_text(f"  bedplate bill --check --config {config}")
-    print_text(f"  bedplate audit verify --config {config}")
-    print_text(f"  bedplate replay --config {config}")
-    print_text("  bedplate serve      # your own agents: two cards at http://127.0.0.1:8080/v1")
+    call = program()
+    print_text(f"  {call} bill --check --config {config}")
+    print_text(f"  {call} audit verify --config {config}")
+    print_text(f"  {call} replay --config {config}")
+    print_text(f"  {call} serve      # your own agents: two cards at http://127.0.0.1:8080/v1")
 
 
 def _lane_row(lane: LaneTimes) -> tuple[object, ...]:

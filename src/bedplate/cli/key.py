@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bedplate.cli.options import ConfigOption, JsonOption
+from bedplate.cli.options import ConfigOption, DataDirOption, JsonOption
 from bedplate.cli.output import print_json, print_notice, print_table, print_text
-from bedplate.config import load
+from bedplate.config import Config, load
 from bedplate.core.limits import LANE_NAMES
 from bedplate.core.units import SECOND_NS
 from bedplate.errors import ConfigError
@@ -52,13 +53,17 @@ def add(
     expires: Annotated[
         str | None, typer.Option(help="Lifetime, such as 12h or 90d. Default: no end.")
     ] = None,
-    admin: Annotated[bool, typer.Option("--admin", help="It may look into all tenants.")] = False,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="It may look into all tenants, and drain cards.")
+    ] = False,
     config: ConfigOption = None,
+    data_dir: DataDirOption = None,
     json: JsonOption = False,
 ) -> None:
     """Make a key and print its secret, this once only."""
     now_ns = time.time_ns()
-    with _store(config) as store:
+    loaded = _loaded(config, data_dir)
+    with _store(loaded) as store:
         key = store.add(
             tenant,
             now_ns=now_ns,
@@ -69,13 +74,17 @@ def add(
             expires_ns=0 if expires is None else now_ns + duration_ns(expires),
         )
     _print_secret(key, as_json=json)
+    for notice in _unknown_names(loaded, tenant, model or ()):
+        print_notice(notice)
 
 
 @app.command("list")
-def list_keys(*, config: ConfigOption = None, json: JsonOption = False) -> None:
+def list_keys(
+    *, config: ConfigOption = None, data_dir: DataDirOption = None, json: JsonOption = False
+) -> None:
     """Show every key, without its secret."""
     now_ns = time.time_ns()
-    with _store(config) as store:
+    with _store(_loaded(config, data_dir)) as store:
         infos = store.list()
     rows = [_row(info, now_ns) for info in infos]
     if json:
@@ -87,9 +96,15 @@ def list_keys(*, config: ConfigOption = None, json: JsonOption = False) -> None:
 
 
 @app.command()
-def revoke(key: KeyArgument, *, config: ConfigOption = None, json: JsonOption = False) -> None:
+def revoke(
+    key: KeyArgument,
+    *,
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    json: JsonOption = False,
+) -> None:
     """End a key for good."""
-    with _store(config) as store:
+    with _store(_loaded(config, data_dir)) as store:
         store.revoke(key, now_ns=time.time_ns())
     _print_done(key, "revoked", as_json=json)
 
@@ -100,11 +115,12 @@ def rotate(
     *,
     grace: Annotated[str, typer.Option(help="How long the old secret still works.")] = "1h",
     config: ConfigOption = None,
+    data_dir: DataDirOption = None,
     json: JsonOption = False,
 ) -> None:
     """Give a key a new secret and print it, this once only."""
     grace_ns = 0 if grace == "0" else duration_ns(grace)
-    with _store(config) as store:
+    with _store(_loaded(config, data_dir)) as store:
         new = store.rotate(key, now_ns=time.time_ns(), grace_ns=grace_ns)
     _print_secret(new, as_json=json)
 
@@ -115,13 +131,19 @@ def expire(
     *,
     after: Annotated[str, typer.Option("--in", help="Time from now, such as 12h; or never.")],
     config: ConfigOption = None,
+    data_dir: DataDirOption = None,
     json: JsonOption = False,
 ) -> None:
     """Set when a key ends."""
-    at_ns = 0 if after == "never" else time.time_ns() + duration_ns(after)
-    with _store(config) as store:
+    now_ns = time.time_ns()
+    at_ns = 0 if after == "never" else now_ns + duration_ns(after)
+    with _store(_loaded(config, data_dir)) as store:
+        states = {info.credential.key_id: info.state(now_ns) for info in store.list()}
         store.expire(key, at_ns=at_ns)
-    _print_done(key, "set to no end" if at_ns == 0 else f"ends {_when(at_ns)}", as_json=json)
+    done = "set to no end" if at_ns == 0 else f"ends {_when(at_ns)}"
+    if states[key] == "expired":
+        done += "; it had expired and works again"
+    _print_done(key, done, as_json=json)
 
 
 def duration_ns(text: str) -> int:
@@ -136,9 +158,27 @@ def duration_ns(text: str) -> int:
     return int(match[1]) * _UNITS_S[match[2]] * SECOND_NS
 
 
+def _loaded(config: Path | None, data_dir: Path | None) -> Config:
+    return load(config, overrides={"service.data_dir": data_dir}, secrets=False)
+
+
+def _unknown_names(config: Config, tenant: str, models: Sequence[str]) -> Iterator[str]:
+    """Yield a warning for each name that the configuration does not know: it may be misspelt."""
+    tenants = [section.id for section in config.tenants]
+    if tenants and tenant not in tenants:
+        yield (
+            f"Note: the configuration has no tenant {tenant!r}, so [defaults] limits it; "
+            f"it has: {', '.join(tenants)}"
+        )
+    served = [engine.model for engine in config.engines]
+    for model in models:
+        if model not in served:
+            yield f"Note: no engine serves the model {model!r}; there is: {', '.join(served)}"
+
+
 @contextmanager
-def _store(config: ConfigOption) -> Iterator[KeyStore]:
-    path = load(config).keys_path
+def _store(config: Config) -> Iterator[KeyStore]:
+    path = config.keys_path
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

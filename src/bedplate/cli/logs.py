@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import orjson
 
@@ -27,9 +28,11 @@ class JsonFormatter(logging.Formatter):
         return orjson.dumps(entry).decode()
 
 
-def set_up_logs(config: LogConfig) -> None:
-    """Send the log to stderr; libraries speak from warnings on."""
-    handler = logging.StreamHandler(sys.stderr)
+def set_up_logs(config: LogConfig, file: Path | None = None) -> None:
+    """Send the log to stderr, or to a file; libraries speak from warnings on."""
+    handler: logging.Handler = logging.StreamHandler(sys.stderr)
+    if file is not None:
+        handler = logging.FileHandler(file, encoding="utf-8")
     if config.format == "json":
         handler.setFormatter(JsonFormatter())
     else:

@@ -22,9 +22,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from bedplate.errors import BedplateError, ConfigError, RequestError
 
@@ -33,6 +34,33 @@ COMMANDS = ("serve", "demo", "sessions", "key", "config", "bill", "audit", "repl
 
 USER_ERROR = 2
 FAILURE = 1
+
+
+class Command(TyperCommand):
+    """A command whose help gives flags no type, and shows a required argument as it is typed."""
+
+    def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
+        """Return the parameters; flags take no value, so they show none."""
+        return _flags_without_type(super().get_params(ctx))
+
+    def collect_usage_pieces(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        """Return the parts of the usage line: `KEY_ID` where it is required, `[FILE]` if not."""
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
+
+class Group(TyperGroup):
+    """A group of commands, with help in the same form."""
+
+    def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
+        """Return the parameters; flags take no value, so they show none."""
+        return _flags_without_type(super().get_params(ctx))
+
+
+def _flags_without_type(params: list[Any]) -> list[Any]:
+    for param in params:
+        if isinstance(param, TyperOption) and param.is_bool_flag:
+            param.metavar = ""
+    return params
 
 
 def main() -> None:
@@ -51,7 +79,9 @@ def main() -> None:
 
 def application(arguments: Sequence[str]) -> typer.Typer:
     """Return the application: the command that the arguments name in full, the others as names."""
-    root = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+    root = typer.Typer(
+        cls=Group, add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True
+    )
     root.callback()(_root)
     wanted = next((word for word in arguments if not word.startswith("-")), None)
     for name in COMMANDS:
@@ -84,9 +114,11 @@ def _plug_in(root: typer.Typer, name: str) -> None:
     plain = len(app.registered_commands) == 1 and not app.registered_groups
     function = app.registered_commands[0].callback if plain else None
     if function is not None and app.registered_callback is None:
-        root.command(name)(function)
+        root.command(name, cls=Command)(function)
     else:
-        root.add_typer(app, name=name, help=_first_line(Path(str(module.__file__))))
+        for command in app.registered_commands:
+            command.cls = Command
+        root.add_typer(app, cls=Group, name=name, help=_first_line(Path(str(module.__file__))))
 
 
 def _first_line(path: Path) -> str:

@@ -13,9 +13,11 @@ import ssl
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bedplate.config import Config
 from bedplate.errors import ConfigError, EngineLost
 from bedplate.gateway.keys import KeyStore
 
@@ -25,14 +27,18 @@ ANSWER_SECONDS = 10.0
 
 
 class Operator(NamedTuple):
-    """Address and key of a running service; `certificate` is what its TLS is checked against."""
+    """Address and key of a running service; `certificate` is what its TLS is checked against.
+
+    `cards` are the ids of all cards that it was told to use, each with its model.
+    """
 
     url: str
     key: str
     certificate: str | None
+    cards: Mapping[str, str]
 
 
-def register(data_dir: Path, keys: KeyStore, url: str, certificate: Path | None) -> str:
+def register(config: Config, keys: KeyStore, url: str) -> str:
     """Make this run's admin key, write the file, and return the key's id.
 
     Keys that runs before left behind, because they were killed, end here.
@@ -42,12 +48,14 @@ def register(data_dir: Path, keys: KeyStore, url: str, certificate: Path | None)
         if info.label == OPERATOR and info.state(now_ns) == "valid":
             keys.revoke(info.credential.key_id, now_ns=now_ns)
     made = keys.add(OPERATOR, now_ns=now_ns, label=OPERATOR, admin=True)
-    path = data_dir / FILE
+    path = config.service.data_dir / FILE
+    certificate = config.service.tls_cert
+    cards = {card: engine.model for engine in config.engines for card in engine.card_names}
     temporary = path.with_suffix(".tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        certificate_path = None if certificate is None else str(certificate)
-        json.dump({"url": url, "key": made.secret, "certificate": certificate_path}, file)
+        found = Operator(url, made.secret, None if certificate is None else str(certificate), cards)
+        json.dump(found._asdict(), file)
     temporary.replace(path)
     return made.key_id
 

@@ -12,3 +12,6 @@ ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", "-c", help="Configuration file; default: $BEDPLATE_CONFIG, or none."),
 ]
+DataDirOption = Annotated[
+    Path | None, typer.Option("--data-dir", help="Data folder; default: the configuration's.")
+]

@@ -6,9 +6,11 @@ output can always be piped.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import orjson
 from rich.box import SIMPLE_HEAD
@@ -26,6 +28,24 @@ from rich.text import Text
 
 _PIPE_WIDTH = 10_000
 """Width where stdout is no terminal: nothing is wrapped or cut, so that tools can read it."""
+
+
+def program() -> str:
+    """Return how to call this program from where it was called: a name, or a path to it."""
+    script = Path(sys.executable).with_name("bedplate")
+    found = shutil.which("bedplate")
+    if found is not None and Path(found).absolute() == script.absolute():
+        return "bedplate"
+    if not script.is_file():
+        return f"{_short(Path(sys.executable))} -m bedplate.cli.main"
+    return _short(script)
+
+
+def _short(path: Path) -> str:
+    here = Path.cwd()
+    if path.parent == here:
+        return f"./{path.name}"
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def print_json(document: object) -> None:

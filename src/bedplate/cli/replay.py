@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from bedplate.cli.options import ConfigOption, JsonOption
+from bedplate.cli.options import ConfigOption, DataDirOption, JsonOption
 from bedplate.cli.output import print_json, print_notice, print_text, progress
 from bedplate.config import load
 from bedplate.core.codec import EVENT_TYPES
@@ -23,9 +23,6 @@ from bedplate.replay import replay as recompute
 
 app = typer.Typer()
 
-DataDirOption = Annotated[
-    Path | None, typer.Option("--data-dir", help="Data folder; default: the configuration's.")
-]
 SnapshotOption = Annotated[
     bool, typer.Option("--from-snapshot", help="Begin at the newest snapshot, not at the start.")
 ]
@@ -49,7 +46,7 @@ def replay(
     json: JsonOption = False,
 ) -> None:
     """Recompute every decision of a journal and compare it with what was done."""
-    loaded = load(config)
+    loaded = load(config, secrets=False)
     folder = loaded.journal_dir if data_dir is None else data_dir / "journal"
     if skip is not None:
         seq = _quarantine(folder, skip)
@@ -60,6 +57,8 @@ def replay(
         return
     with Reader(folder) as reader, progress("Replaying records", reader.size) as advance:
         report = recompute(reader, from_start=not from_snapshot, progress=advance)
+    if from_snapshot and not report.start_seq:
+        print_notice("There is no snapshot yet: replayed from the first record.")
     if json:
         print_json({**asdict(report), "same": report.same})
     else:

@@ -1,7 +1,8 @@
 """Serve agents: OpenAI's API in front of the configured engines; with no file, two embedded cards.
 
-On the very first start a key is made and shown once. SIGTERM or Ctrl-C drains: new calls are
-refused, running ones end. A second one cuts what still runs.
+On the very first start a key is made and shown once, as soon as the service listens: a start that
+fails uses no key up. SIGTERM or Ctrl-C drains: new calls are refused, running ones end. A second
+one cuts what still runs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import uvloop
 from bedplate.cli import operator
 from bedplate.cli.logs import set_up_logs
 from bedplate.cli.options import ConfigOption, JsonOption
-from bedplate.cli.output import print_json, print_notice, print_text, progress
+from bedplate.cli.output import print_json, print_notice, print_text, program, progress
 from bedplate.cli.serving import Stack, base_url, running
 from bedplate.config import Config, load
 from bedplate.engines.llamacpp.engine import LlamaCppEngine
@@ -53,19 +54,24 @@ def serve(
     loaded = load(config, overrides=overrides)
     set_up_logs(loaded.log)
     loaded.service.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    first_key = _first_key(loaded)
-    uvloop.run(_serve(loaded, first_key, as_json=json))
+    uvloop.run(_serve(loaded, as_json=json))
+    print_notice("stopped")
 
 
-def _first_key(config: Config) -> str | None:
+def first_key(keys: KeyStore) -> str | None:
     """Make a key where there is none yet, so that the first start can be used at once."""
-    with KeyStore(config.keys_path) as keys:
-        if any(info.label != operator.OPERATOR for info in keys.list()):
-            return None
-        return keys.add(FIRST_TENANT, now_ns=time.time_ns(), label="first").secret
+    if any(info.label != operator.OPERATOR for info in keys.list()):
+        return None
+    return keys.add(FIRST_TENANT, now_ns=time.time_ns(), label="first").secret
 
 
-async def _serve(config: Config, first_key: str | None, *, as_json: bool) -> None:
+def drain_notice(turns: int, drain_s: float) -> str:
+    """Say what a drain waits for, and how to end it sooner."""
+    noun = "turn" if turns == 1 else "turns"
+    return f"draining {turns} {noun}, at most {drain_s:g} s; again to cut"
+
+
+async def _serve(config: Config, *, as_json: bool) -> None:
     registered: list[str] = []
     with ExitStack() as starting:
         advance = starting.enter_context(progress("Starting the cards"))
@@ -74,9 +80,12 @@ async def _serve(config: Config, first_key: str | None, *, as_json: bool) -> Non
 
             def started(port: int) -> None:
                 url = base_url(config, port)
-                folder, certificate = config.service.data_dir, config.service.tls_cert
-                registered.append(operator.register(folder, stack.keys, url, certificate))
-                _announce(config, stack, url, first_key, as_json=as_json)
+                registered.append(operator.register(config, stack.keys, url))
+                _announce(config, stack, url, as_json=as_json)
+
+            def draining() -> None:
+                turns = stack.service.stats().turns_live
+                print_notice(drain_notice(turns, config.service.drain_seconds))
 
             try:
                 await serve_until_signal(
@@ -85,6 +94,7 @@ async def _serve(config: Config, first_key: str | None, *, as_json: bool) -> Non
                     stack.service,
                     drain_s=config.service.drain_seconds,
                     started=started,
+                    draining=draining,
                 )
             except AssertionError as error:
                 raise BedplateError(
@@ -96,15 +106,14 @@ async def _serve(config: Config, first_key: str | None, *, as_json: bool) -> Non
                     operator.unregister(config.service.data_dir, stack.keys, key_id)
 
 
-def _announce(
-    config: Config, parts: Stack, url: str, first_key: str | None, *, as_json: bool
-) -> None:
+def _announce(config: Config, parts: Stack, url: str, *, as_json: bool) -> None:
     """Say where the service is, what it serves, and what to do next."""
     models = list(parts.service.models())
     pool = parts.service.pool
+    key = first_key(parts.keys)
     if as_json:
         document = {"url": url, "models": models, "data_dir": str(config.service.data_dir)}
-        print_json(document if first_key is None else {**document, "key": first_key})
+        print_json(document if key is None else {**document, "key": key})
         sys.stdout.flush()
         return
     print_text(f"Bedplate serves {', '.join(models)} at {url}/v1")
@@ -115,12 +124,12 @@ def _announce(
             print_text(
                 f"The weights of {engine.model}: {engine.licence.name}, {engine.licence.url}"
             )
-    if first_key is not None:
+    if key is not None:
         print_text("")
         print_text("A first key, shown this once. Give it to your agent:")
         print_text(f"  export OPENAI_BASE_URL={url}/v1")
-        print_text(f"  export OPENAI_API_KEY={first_key}")
-        print_text("More keys: bedplate key add --tenant NAME")
+        print_text(f"  export OPENAI_API_KEY={key}")
+        print_text(f"More keys: {program()} key add --tenant NAME")
     print_text("")
-    print_text("Ctrl-C drains and stops. What runs and what waits: bedplate sessions")
+    print_text(f"Ctrl-C drains and stops. What runs and what waits: {program()} sessions")
     sys.stdout.flush()

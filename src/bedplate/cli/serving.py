@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -34,22 +35,40 @@ class Stack(NamedTuple):
 
 @asynccontextmanager
 async def running(
-    config: Config, *, progress: Callable[[int], None] | None = None
+    config: Config,
+    *,
+    progress: Callable[[int], None] | None = None,
+    drop_pool: bool = False,
 ) -> AsyncIterator[Stack]:
     """Recover, start the engines, and put the gateway in front; stop everything at the end.
+
+    Args:
+        config: What to run.
+        progress: Told how many records recovery has read.
+        drop_pool: Delete the KV pool at the end, whatever the end is: nobody comes back to it.
 
     Raises:
         BedplateError: some part cannot start; what had started is stopped again.
     """
     service = build_service(config)
+    try:
+        async with _started(service, progress):
+            with KeyStore(config.keys_path) as keys:
+                gateway = await asyncio.to_thread(build_gateway, config, service, keys)
+                gc.collect()
+                gc.freeze()
+                gc.set_threshold(COLLECT_AFTER, 20, 20)
+                yield Stack(service, gateway, GatewayServer(gateway, config), keys)
+    finally:
+        if drop_pool and service.pool is not None:
+            await asyncio.to_thread(shutil.rmtree, service.pool.folder)
+
+
+@asynccontextmanager
+async def _started(service: Service, progress: Callable[[int], None] | None) -> AsyncIterator[None]:
     await service.start(progress=progress)
     try:
-        with KeyStore(config.keys_path) as keys:
-            gateway = await asyncio.to_thread(build_gateway, config, service, keys)
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(COLLECT_AFTER, 20, 20)
-            yield Stack(service, gateway, GatewayServer(gateway, config), keys)
+        yield
     finally:
         await service.stop()
 

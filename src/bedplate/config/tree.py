@@ -10,11 +10,10 @@ Units stand in the names: `_seconds`, `_tokens`, `_bytes` (an integer, or text s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from bedplate.config.engines import (
     CapabilityOverrides,
@@ -23,29 +22,27 @@ from bedplate.config.engines import (
     OpenaiEngine,
 )
 from bedplate.config.fields import (
+    CURRENCY,
     GIB,
     MIB,
+    TOKEN_SECONDS_MAX,
+    BlockTokens,
     Bytes,
+    Count,
     Limit,
     LocalPath,
     Name,
     Percent,
-    Positive,
+    PerMinute,
+    Price,
     Seconds,
     Section,
+    TokenLimit,
     to_ns,
 )
+from bedplate.config.lanes import LaneConfig, LanesConfig
 from bedplate.core.ids import TenantId
-from bedplate.core.limits import (
-    BATCH,
-    INTERACTIVE,
-    SHARED,
-    LanePolicy,
-    Policy,
-    TenantPolicy,
-    default_policy,
-)
-from bedplate.core.units import SECOND_NS
+from bedplate.core.limits import Policy, TenantPolicy
 
 __all__ = [
     "CapabilityOverrides",
@@ -78,10 +75,17 @@ class ServiceConfig(Section):
         description="Folder of journal, keys and the pool's fallback; left out, "
         "`~/.local/share/bedplate`.",
     )
+    cache_dir: LocalPath | None = Field(
+        default=None,
+        description="Folder of model files that data folders share; left out, "
+        "`~/.cache/bedplate`. Where it cannot be written, they lie in `data_dir`.",
+    )
     cell: Name = Field(
         default="main", description="Name of this cell; part of the journal's origin."
     )
-    body_bytes_max: Bytes = Field(default=8 * MIB, description="Largest request body.")
+    body_bytes_max: Bytes = Field(
+        default=8 * MIB, ge=1, le=GIB, description="Largest request body."
+    )
     drain_seconds: Seconds = Field(
         default=30.0, description="How long running turns may go on after SIGTERM."
     )
@@ -89,7 +93,7 @@ class ServiceConfig(Section):
         default=None, description="Certificate chain (PEM); TLS needs both files."
     )
     tls_key: LocalPath | None = Field(default=None, description="Private key (PEM) of `tls_cert`.")
-    connections_max: Positive = Field(default=1024, description="Open client connections.")
+    connections_max: Count = Field(default=1024, description="Open client connections.")
     header_wait_seconds: Seconds = Field(
         default=10.0,
         description="A stream's status waits this long for the first token; then 200 and comments.",
@@ -97,10 +101,13 @@ class ServiceConfig(Section):
     stall_seconds: Seconds = Field(
         default=60.0, description="A client that reads nothing for this long is disconnected."
     )
-    sessions_max: Positive = Field(default=100_000, description="Live sessions of the cell.")
+    sessions_max: Count = Field(default=100_000, description="Live sessions of the cell.")
     run_base_seconds: Seconds = Field(default=60.0, description="Fixed part of a turn's deadline.")
-    run_token_seconds: Seconds = Field(
-        default=0.25, description="Part of a turn's deadline per token of prompt and output limit."
+    run_token_seconds: float = Field(
+        default=0.25,
+        gt=0,
+        le=TOKEN_SECONDS_MAX,
+        description="Part of a turn's deadline per token of prompt and output limit.",
     )
 
     @model_validator(mode="after")
@@ -128,7 +135,9 @@ class PoolConfig(Section):
         default=None,
         description="Folder on disk when shared memory cannot be used; left out, in `data_dir`.",
     )
-    block_tokens: int = Field(default=32, ge=1, le=4096, description="Tokens of one KV block.")
+    block_tokens: BlockTokens = Field(
+        default=32, description="Tokens of one KV block, a power of two."
+    )
     water_percent: tuple[Percent, ...] = Field(
         default=(70.0, 85.0, 95.0), description="Rising alarm levels of card and pool use."
     )
@@ -142,75 +151,16 @@ class PoolConfig(Section):
         return self
 
 
-class LaneConfig(Section):
-    """Limits of one service class."""
-
-    admit_percent: Percent = Field(
-        description="Share of all KV room up to which its sessions are admitted."
-    )
-    queue_max: Positive = Field(description="Turns that wait, per tenant.")
-    wait_seconds: Seconds = Field(description="Longest wait before a refusal.")
-    output_tokens: Positive = Field(description="Output limit of a turn that names none.")
-    lease_seconds: Seconds = Field(description="How long a card copy is protected in a tool gap.")
-    idle_seconds: Seconds = Field(description="How long a silent session lives.")
-
-    def policy(self) -> LanePolicy:
-        """Return the lane as core wants it."""
-        return LanePolicy(
-            admit_permille=round(self.admit_percent * 10),
-            queue_max=self.queue_max,
-            wait_max_ns=to_ns(self.wait_seconds),
-            output_tokens=self.output_tokens,
-            lease_ns=to_ns(self.lease_seconds),
-            idle_max_ns=to_ns(self.idle_seconds),
-        )
-
-
-def lane_defaults(lane: int) -> dict[str, float]:
-    """Return the keys of a lane that nobody configured."""
-    policy = default_policy().lanes[lane]
-    return {
-        "admit_percent": policy.admit_permille / 10,
-        "queue_max": policy.queue_max,
-        "wait_seconds": policy.wait_max_ns / SECOND_NS,
-        "output_tokens": policy.output_tokens,
-        "lease_seconds": policy.lease_ns / SECOND_NS,
-        "idle_seconds": policy.idle_max_ns / SECOND_NS,
-    }
-
-
-def _complete(lane: int) -> BeforeValidator:
-    def complete(raw: object) -> object:
-        return {**lane_defaults(lane), **raw} if isinstance(raw, Mapping) else raw
-
-    return BeforeValidator(complete)
-
-
-class LanesConfig(Section):
-    """The three service classes; a lane's missing keys keep their defaults."""
-
-    interactive: Annotated[LaneConfig, _complete(INTERACTIVE)] = Field(
-        default_factory=lambda: LaneConfig.model_validate(lane_defaults(INTERACTIVE)),
-        description="A person waits for each turn.",
-    )
-    shared: Annotated[LaneConfig, _complete(SHARED)] = Field(
-        default_factory=lambda: LaneConfig.model_validate(lane_defaults(SHARED)),
-        description="Agents that other work waits for.",
-    )
-    batch: Annotated[LaneConfig, _complete(BATCH)] = Field(
-        default_factory=lambda: LaneConfig.model_validate(lane_defaults(BATCH)),
-        description="Work that only has to end in time.",
-    )
-
-
 class TenantLimits(Section):
     """Limits of each tenant that sets none of its own; 0 means no limit."""
 
     running_max: Limit = Field(default=0, description="Turns on cards at once.")
     inflight_max: Limit = Field(default=0, description="Turns accepted and not ended.")
-    requests_per_minute: Limit = Field(default=0, description="Requests, evenly refilled.")
-    tokens_per_minute: Limit = Field(default=0, description="Tokens in and out, evenly refilled.")
-    session_tokens_max: Limit = Field(default=0, description="Longest context of one session.")
+    requests_per_minute: PerMinute = Field(default=0, description="Requests, evenly refilled.")
+    tokens_per_minute: PerMinute = Field(
+        default=0, description="Tokens in and out, evenly refilled."
+    )
+    session_tokens_max: TokenLimit = Field(default=0, description="Longest context of one session.")
     pool_bytes_max: Bytes = Field(default=0, description="KV in the pool.")
 
     def policy(self, tenant: str) -> TenantPolicy:
@@ -233,13 +183,13 @@ class TenantConfig(Section):
     name: str = Field(default="", max_length=200, description="The tenant for people.")
     running_max: Limit | None = Field(default=None, description="Turns on cards at once.")
     inflight_max: Limit | None = Field(default=None, description="Turns accepted and not ended.")
-    requests_per_minute: Limit | None = Field(
+    requests_per_minute: PerMinute | None = Field(
         default=None, description="Requests, evenly refilled."
     )
-    tokens_per_minute: Limit | None = Field(
+    tokens_per_minute: PerMinute | None = Field(
         default=None, description="Tokens in and out, evenly refilled."
     )
-    session_tokens_max: Limit | None = Field(
+    session_tokens_max: TokenLimit | None = Field(
         default=None, description="Longest context of one session."
     )
     pool_bytes_max: Bytes | None = Field(default=None, description="KV in the pool.")
@@ -267,15 +217,15 @@ class PricesConfig(Section):
     version: Name = Field(
         default="default-1", description="Name of this price list; part of every row."
     )
-    currency: str = Field(default="CNY", pattern=r"^[A-Z]{3}$", description="Currency code.")
-    uncached_micro: Limit = Field(
+    currency: str = Field(default="CNY", pattern=CURRENCY, description="Currency code.")
+    uncached_micro: Price = Field(
         default=2_000_000, description="A million computed prompt tokens."
     )
-    cached_micro: Limit = Field(default=200_000, description="A million reused prompt tokens.")
-    output_micro: Limit = Field(default=8_000_000, description="A million output tokens.")
-    card_kv_micro: Limit = Field(default=1_000_000, description="A GiB-hour of KV on a card.")
-    pool_kv_micro: Limit = Field(default=50_000, description="A GiB-hour of KV in the pool.")
-    card_hour_micro: Limit = Field(
+    cached_micro: Price = Field(default=200_000, description="A million reused prompt tokens.")
+    output_micro: Price = Field(default=8_000_000, description="A million output tokens.")
+    card_kv_micro: Price = Field(default=1_000_000, description="A GiB-hour of KV on a card.")
+    pool_kv_micro: Price = Field(default=50_000, description="A GiB-hour of KV in the pool.")
+    card_hour_micro: Price = Field(
         default=0, description="An hour of one card, shared by its slots."
     )
 
@@ -358,6 +308,16 @@ class Config(Section):
     def _has_engines(self) -> Self:
         if not self.engines:
             raise ValueError("engine: name at least one, or leave it out for the embedded cards")
+        return self
+
+    @model_validator(mode="after")
+    def _cards_hold_blocks(self) -> Self:
+        for engine in self.engines:
+            if engine.kv_tokens < self.pool.block_tokens:
+                raise ValueError(
+                    f"engine {engine.name}: kv_tokens {engine.kv_tokens} is less than one block; "
+                    f"pool.block_tokens is {self.pool.block_tokens}"
+                )
         return self
 
     @model_validator(mode="after")

@@ -22,6 +22,8 @@ from bedplate.engines.base import JsonObject
 
 RETRY_STATUS = frozenset({409, 429, 502, 503, 504})
 RETRY_WAIT_MAX_S = 30.0
+TIMEOUT_S = 300.0
+"""After which an agent gives a call up. Long: a loaded host is slow, and a repeat loads it more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class AgentSettings:
     gap_min_s: float = 0.2
     gap_max_s: float = 2.0
     attempts_max: int = 5
-    timeout_s: float = 120.0
+    timeout_s: float = TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,11 +32,15 @@ class LaneTimes:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """All that a run shows. Token counts are the engines' own, by way of the core."""
+    """All that a run shows. Token counts are the engines' own, by way of the core.
+
+    `repeated_calls` are those that agents sent again: the service bills them as turns of their own.
+    """
 
     sessions_completed: int
     sessions_failed: int
     turns: int
+    repeated_calls: int
     kv_loads: int
     kv_load_verified: int
     moves: int
@@ -69,10 +73,10 @@ class Outcome:
     def summary(self) -> dict[str, object]:
         """Return the figures as JSON values."""
         names = (
-            "sessions_completed", "sessions_failed", "turns", "kv_loads", "kv_load_verified",
-            "moves", "prefill_tokens", "prefill_tokens_saved", "pool_tokens_saved",
-            "unexplained_tokens", "audit_verified", "audit_records", "digest_live",
-            "digest_replay", "replayed_events",
+            "sessions_completed", "sessions_failed", "turns", "repeated_calls", "kv_loads",
+            "kv_load_verified", "moves", "prefill_tokens", "prefill_tokens_saved",
+            "pool_tokens_saved", "unexplained_tokens", "audit_verified", "audit_records",
+            "digest_live", "digest_replay", "replayed_events",
         )  # fmt: skip
         figures: dict[str, object] = {name: getattr(self, name) for name in names}
         figures["wall_seconds"] = round(self.wall_seconds, 1)
@@ -98,6 +102,7 @@ def read_outcome(
         sessions_completed=len(done),
         sessions_failed=len(results) - len(done),
         turns=sum(len(result.turns) for result in results),
+        repeated_calls=sum(turn.attempts - 1 for result in results for turn in result.turns),
         kv_loads=counters.get("loads_used", 0),
         kv_load_verified=counters.get("loads_verified", 0),
         moves=counters.get("moves", 0),

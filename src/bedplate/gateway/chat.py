@@ -32,6 +32,7 @@ from bedplate.gateway.openai.completion import Collector
 from bedplate.gateway.openai.stream import ChunkEncoder, Identity
 from bedplate.gateway.openai.wire import (
     ChatCall,
+    check_content_encoding,
     check_content_type,
     decode,
     model_of,
@@ -68,12 +69,13 @@ class ChatEndpoint:
             ClientGone: there is nobody to tell.
         """
         parts = self._parts
-        credential = parts.door.admit(exchange, parts.runtime.now_ns())
+        credential = parts.door.admit(exchange)
         lane = parts.door.lane(exchange, credential)
         exchange.lane = LANE_NAMES[lane]
         if parts.draining:
             raise Draining("The service is shutting down. Send the call to another one.")
         check_content_type(exchange.header(b"content-type"))
+        check_content_encoding(exchange.header(b"content-encoding"))
         raw = await exchange.body(size_max=parts.body_bytes_max)
         body = decode(raw)
         model = model_of(body)
@@ -82,7 +84,8 @@ class ChatEndpoint:
         call = read_chat(body, model, engine.capabilities)
         fingerprint = self._fingerprint(engine)
         turn = _Turn(parts, exchange, engine, call, (credential.tenant, lane, fingerprint))
-        await turn.serve(hash_body(exchange.path, raw))
+        named = exchange.header(b"x-session-id") or ""
+        await turn.serve(hash_body(exchange.path, raw, session=named))
 
     def _fingerprint(self, engine: Engine) -> str:
         """Return OpenAI's word for the backend that answered: engine, model and its kind of KV."""
@@ -172,9 +175,17 @@ class _Turn:
                 stream.cancel("shutdown")  # changes nothing unless this call was cut short
         finally:
             if self._placement is not None:
-                parts.recogniser.turn_ended(
-                    placement, None, parts.runtime.now_ns(), disconnected=self._exchange.gone
-                )
+                self._unanswered(placement)
+
+    def _unanswered(self, placement: Placement) -> None:
+        """Let go of the branch; a session whose only turn failed ends, for nobody can name it."""
+        parts = self._parts
+        parts.recogniser.turn_ended(
+            placement, None, parts.runtime.now_ns(), disconnected=self._exchange.gone
+        )
+        session = placement.session
+        if session not in parts.recogniser and parts.view.session(session) is not None:
+            parts.runtime.close_session(session, "unanswered")
 
     def _session_name(self) -> str | None:
         header = self._exchange.header(b"x-session-id")

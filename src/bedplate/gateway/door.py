@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from bedplate.core.ids import ModelId
 from bedplate.core.limits import LANE_NAMES
 from bedplate.errors import InvalidRequest, NotAllowed
@@ -15,30 +18,37 @@ SECRET_LENGTH_MAX = 512
 class Door:
     """Checks credentials against the key store."""
 
-    def __init__(self, keys: KeyStore) -> None:
-        self._keys = keys
+    def __init__(self, keys: KeyStore, *, wall_ns: Callable[[], int] = time.time_ns) -> None:
+        """Take the keys, and the clock by which they expire.
 
-    def admit(self, exchange: Exchange, now_ns: int) -> Credential:
+        That is the wall clock, by which the CLI dates them; the journal's never falls, so that a
+        clock which once ran ahead would end keys before their time.
+        """
+        self._keys = keys
+        self._wall_ns = wall_ns
+
+    def admit(self, exchange: Exchange) -> Credential:
         """Return the caller's credential and mark the exchange with its tenant.
 
         Raises:
             NotAuthenticated: no key, or one that is unknown, revoked or expired.
+            KeysUnavailable: nobody knows which keys are valid.
         """
         scheme, _, secret = (exchange.header(b"authorization") or "").partition(" ")
         if scheme.lower() != "bearer" or len(secret) > SECRET_LENGTH_MAX:
             secret = ""
-        credential = self._keys.authenticate(secret.strip(), now_ns)
+        credential = self._keys.authenticate(secret.strip(), self._wall_ns())
         exchange.tenant = credential.tenant
         return credential
 
-    def admit_operator(self, exchange: Exchange, now_ns: int) -> Credential:
+    def admit_operator(self, exchange: Exchange) -> Credential:
         """Return the caller's credential if it is an operator's.
 
         Raises:
             NotAuthenticated: as in `admit`.
             NotAllowed: the key is no admin key.
         """
-        credential = self.admit(exchange, now_ns)
+        credential = self.admit(exchange)
         if not credential.admin:
             raise NotAllowed("This endpoint needs an admin key: `bedplate key add --admin`.")
         return credential

@@ -14,7 +14,12 @@ from bedplate.gateway.errors_http import JSON_TYPE
 from bedplate.gateway.http import Exchange
 from bedplate.gateway.metrics import CONTENT_TYPE, Metrics
 from bedplate.gateway.openai.embeddings import embedding_body, read_embedding
-from bedplate.gateway.openai.wire import check_content_type, decode, model_of
+from bedplate.gateway.openai.wire import (
+    check_content_encoding,
+    check_content_type,
+    decode,
+    model_of,
+)
 from bedplate.gateway.parts import Parts
 from bedplate.gateway.recognition import checked_name
 
@@ -38,7 +43,7 @@ class Models:
     async def list(self, exchange: Exchange) -> None:
         """Answer with the models that the key permits."""
         parts = self._parts
-        credential = parts.door.admit(exchange, parts.runtime.now_ns())
+        credential = parts.door.admit(exchange)
         allowed = credential.models
         models = [m for m in parts.runtime.models() if not allowed or m in allowed]
         data = [self._object(model) for model in models]
@@ -47,7 +52,7 @@ class Models:
     async def get(self, exchange: Exchange) -> None:
         """Answer with one model; its name may hold slashes."""
         parts = self._parts
-        credential = parts.door.admit(exchange, parts.runtime.now_ns())
+        credential = parts.door.admit(exchange)
         model = ModelId(exchange.path.removeprefix(MODELS))
         if credential.models and model not in credential.models:
             raise UnknownModel("No such model for this key. GET /v1/models lists them.")
@@ -67,12 +72,13 @@ class Embeddings:
     async def post(self, exchange: Exchange) -> None:
         """Embed one text or several."""
         parts = self._parts
-        credential = parts.door.admit(exchange, parts.runtime.now_ns())
+        credential = parts.door.admit(exchange)
         lane = parts.door.lane(exchange, credential)
         exchange.lane = LANE_NAMES[lane]
         if parts.draining:
             raise Draining("The service is shutting down. Send the call to another one.")
         check_content_type(exchange.header(b"content-type"))
+        check_content_encoding(exchange.header(b"content-encoding"))
         body = decode(await exchange.body(size_max=parts.body_bytes_max))
         model = model_of(body)
         check_model(credential, model)
@@ -91,7 +97,7 @@ class Sessions:
     async def list(self, exchange: Exchange) -> None:
         """Answer with the tenant's live sessions."""
         parts = self._parts
-        credential = parts.door.admit(exchange, parts.runtime.now_ns())
+        credential = parts.door.admit(exchange)
         found = parts.view.sessions(credential.tenant)
         data = [self._shown(session, shown) for session, shown in found]
         await respond_json(exchange, {"object": "list", "data": data})
@@ -105,6 +111,7 @@ class Sessions:
         """End a session: its running turns stop, its KV is dropped. Durable when answered."""
         session, _ = self._find(exchange)
         runtime = self._parts.runtime
+        runtime.check_writable()
         await runtime.committed(runtime.close_session(session, "closed"))
         name = exchange.path.removeprefix(SESSIONS)
         await respond_json(exchange, {"id": name, "object": "session", "deleted": True})
@@ -112,7 +119,7 @@ class Sessions:
     def _find(self, exchange: Exchange) -> tuple[SessionId, JsonObject]:
         """Return the open session that the path names; another tenant's is as unknown as none."""
         parts = self._parts
-        credential = parts.door.admit(exchange, parts.runtime.now_ns())
+        credential = parts.door.admit(exchange)
         name = checked_name(exchange.path.removeprefix(SESSIONS))
         session = parts.recogniser.find(credential.tenant, name)
         shown = parts.view.session(session)

@@ -7,7 +7,8 @@ A client that sends `Idempotency-Key` may send the call again after a time-out. 
                  ├── begin meanwhile ──► Running: attach to that turn, or answer `in_progress`
                  └── release (refused, failed, cut: no answer) ──► the key is free again
 
-The body decides whether a call is the same, byte for byte, and with it whether it is streamed: what
+Body and session name decide whether a call is the same, byte for byte, and with them whether it is
+streamed: what
 was streamed is replayed as a stream, from the stored response. Keys should come from what the agent
 does (session, step, tool), never from generated text.
 
@@ -174,10 +175,13 @@ class IdempotencyTable:
             del entries[oldest]
 
 
-def hash_body(path: str, body: bytes) -> bytes:
-    """Return the hash by which two calls are the same: path and body as received."""
-    head = len(path).to_bytes(4, "big") + path.encode()
-    return blake2b(head + body, digest_size=HASH_BYTES).digest()
+def hash_body(path: str, body: bytes, *, session: str = "") -> bytes:
+    """Return the hash by which two calls are the same: path, session named, body as received."""
+    hashed = blake2b(digest_size=HASH_BYTES)
+    for part in (path.encode(), session.encode()):
+        hashed.update(len(part).to_bytes(4, "big") + part)
+    hashed.update(body)
+    return hashed.digest()
 
 
 def hash_key(key: str) -> bytes:

@@ -6,14 +6,17 @@ slow password hash protects passwords that can be guessed, and 256 random bits c
 so it would only slow down each call. Hashes are compared in constant time.
 
 Keys live in one SQLite file (mode 0600). A running gateway sees what the CLI changes in another
-process: at most every 0.5 s `authenticate` asks SQLite for its change counter, and reads the table
-again only if that moved. Else a check is one dictionary look-up and one SHA-256. Times are
-wall-clock nanoseconds and come from the caller. Nothing is written per call.
+process: at most every 0.5 s `authenticate` looks whether the file is another one now and asks
+SQLite for its change counter, and reads the table again only if that moved. Else a check is one
+dictionary look-up and one SHA-256. While the file cannot be read, nobody is let in: what it would
+say may be that a key is revoked. Times are wall-clock nanoseconds and come from the caller. Nothing
+is written per call.
 """
 
 from __future__ import annotations
 
 import hmac
+import logging
 import os
 import re
 import secrets
@@ -28,7 +31,7 @@ from typing import NamedTuple
 from bedplate.core.ids import ModelId, TenantId
 from bedplate.core.limits import LANE_NAMES
 from bedplate.core.units import MILLISECOND_NS
-from bedplate.errors import ConfigError, NotAuthenticated
+from bedplate.errors import BedplateError, ConfigError, NotAuthenticated
 
 REREAD_NS = 500 * MILLISECOND_NS
 KEYS_MAX = 100_000
@@ -53,6 +56,17 @@ CREATE TABLE IF NOT EXISTS keys (
     old_until_ns INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID
 """
+
+
+log = logging.getLogger("bedplate.gateway")
+
+
+class KeysUnavailable(BedplateError):
+    """The keys cannot be read now, so nobody knows which are valid."""
+
+    code = "keys_unavailable"
+    http_status = 503
+    retryable = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +133,10 @@ class KeyStore:
         self._path = path
         self._held: dict[str, _Held] = {}
         self._read_ns: int | None = None
+        self._readable = True
         self._version = -1
         self._db = _open(path)
+        self._file = _file_of(path)
         self._refresh()
 
     def __enter__(self) -> KeyStore:
@@ -231,13 +247,17 @@ class KeyStore:
 
         Raises:
             NotAuthenticated: unknown, revoked, expired or malformed; one message for all.
-            ConfigError: the file can no longer be read, so nobody knows what was revoked.
+            KeysUnavailable: the file can no longer be read, so nobody knows what was revoked.
 
         Cost: about 4 us, and 20 us each 0.5 s; a change made elsewhere is seen by then.
         """
         if self._read_ns is None or now_ns - self._read_ns >= REREAD_NS or now_ns < self._read_ns:
             self._read_ns = now_ns
-            self._refresh()
+            self._look_again()
+        if not self._readable:
+            raise KeysUnavailable(
+                "The service cannot read its keys, so it lets nobody in. Tell its operator."
+            )
         key_id, hashed = _take_apart(secret)
         held = self._held.get(key_id)
         if held is not None and _matches(held, hashed, now_ns):
@@ -267,22 +287,48 @@ class KeyStore:
         self._version = -1  # SQLite counts the changes of others only
         self._refresh()
 
-    def _refresh(self) -> None:
-        """Read the table if another process, or this one, changed it."""
+    def _look_again(self) -> None:
+        """Refresh; while that fails, nobody is let in, and the log says once why."""
+        before, self._readable = self._readable, False
         try:
+            self._refresh()
+        except ConfigError as error:
+            if before:
+                log.error("nobody is let in until the keys can be read: %s", error.message)
+            return
+        self._readable = True
+        if not before:
+            log.warning("the keys in %s can be read again", self._path)
+
+    def _refresh(self) -> None:
+        """Read the table if another process, or this one, changed it, or the file is a new one."""
+        try:
+            if self._file != _file_of(self._path):
+                self._version = -1
+                replaced = _open(self._path, create=False)
+                self._db.close()
+                self._db, self._file = replaced, _file_of(self._path)
             version = int(self._db.execute("PRAGMA data_version").fetchone()[0])
             if version == self._version:
                 return
             rows = self._db.execute("SELECT * FROM keys").fetchall()
-        except sqlite3.Error as error:
+            self._held = {row[0]: _held(row) for row in rows}
+        except (OSError, sqlite3.Error, ValueError) as error:
+            self._version = -1  # whatever the file says next, it is read whole
             raise ConfigError(f"Cannot read the keys in {self._path}: {error}") from error
-        self._held = {row[0]: _held(row) for row in rows}
         self._version = version
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def _file_of(path: Path) -> tuple[int, int]:
+    """Return what tells one file from another that has its name."""
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
+def _open(path: Path, *, create: bool = True) -> sqlite3.Connection:
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        creating = os.O_CREAT if create else 0
+        os.close(os.open(path, os.O_RDWR | creating | os.O_CLOEXEC, 0o600))
         if path.stat().st_mode & 0o077:
             raise ConfigError(f"Others may read {path}: run `chmod 600 {path}`.")
         database = sqlite3.connect(path, timeout=5.0)
@@ -304,13 +350,14 @@ def _held(row: Sequence[object]) -> _Held:
         expires_ns=_int(expires),
     )
     info = KeyInfo(credential, str(label), _int(created), _int(revoked), _int(until))
-    assert isinstance(now, bytes)
-    assert isinstance(old, bytes)
+    if not isinstance(now, bytes) or not isinstance(old, bytes):
+        raise ValueError("a hash is no bytes")
     return _Held(info, now, old)
 
 
 def _int(value: object) -> int:
-    assert isinstance(value, int)
+    if not isinstance(value, int):
+        raise ValueError("a time is no number")
     return value
 
 

@@ -85,6 +85,10 @@ class Runtime(Protocol):
         """Journal a note; returns its record's number."""
         ...
 
+    def check_writable(self) -> None:
+        """Raise JournalError while the journal cannot be written."""
+        ...
+
     async def committed(self, seq: int) -> None:
         """Return once record `seq` is durable."""
         ...

@@ -123,6 +123,10 @@ class Recogniser:
         """Return how many sessions are remembered."""
         return len(self._forest)
 
+    def __contains__(self, session: object) -> bool:
+        """Return whether a session of this id is remembered."""
+        return isinstance(session, str) and self._forest.by_id(SessionId(session)) is not None
+
     def match(
         self,
         tenant: TenantId,

@@ -1,182 +1,35 @@
-"""The HTTP server around the application: connections, their bounds, and the way out.
+"""The HTTP server around the application: its start, its signals, and the way out.
 
-uvicorn with httptools and uvloop does the protocol. What it leaves open is bounded here: how many
-connections there are, how large and how slow a request's head may be, how long a reader may take
-nothing. Its refusals speak OpenAI's form too.
+uvicorn with httptools and uvloop does the protocol; `connection` bounds what it leaves open.
 
 Drain, in this order: `/readyz` says 503 and new calls get 503 with Retry-After; running ones end,
-or are ended when the time is up; connections close. A second signal cuts what still runs.
+or are ended when the time is up; connections close. A second signal ends at once what still runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import signal
 import socket
 from collections.abc import Callable, Generator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Protocol
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bedplate.config import Config
-from bedplate.errors import BedplateError, CapacityError, ConfigError, InvalidRequest
+from bedplate.errors import ConfigError
 from bedplate.gateway.app import Gateway
-from bedplate.gateway.errors_http import HeadersTooLarge, error_body, error_headers
+from bedplate.gateway.connection import Bounds, Connection
 
-HEAD_BYTES_MAX = 64 << 10
-"""Request line and headers together."""
-HEAD_WAIT_SECONDS = 15.0
-"""From a connection's start, or its first byte of a further request, to the end of the headers."""
 KEEP_ALIVE_SECONDS = 30
 BACKLOG = 1024
 CLOSE_SECONDS = 5
 """For clients to take their last bytes once all calls have ended."""
-
-log = logging.getLogger("bedplate.gateway")
-
-
-class Bounds(NamedTuple):
-    """Limits of one server's connections."""
-
-    connections_max: int
-    stall_s: float
-
-
-class _HeadHolder:
-    """Holds a response's head back until its first body bytes: one write, one packet."""
-
-    __slots__ = ("_head", "_passes", "_transport")
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._head = b""
-        self._passes = False
-
-    def write(self, data: bytes) -> None:
-        if self._passes or data.startswith(b"HTTP/1.1 100 "):
-            self._transport.write(data)
-        elif not self._head:
-            self._head = data
-        else:
-            self._passes = True
-            self._transport.write(self._head + data)
-
-    def close(self) -> None:
-        if self._head and not self._passes:
-            self._transport.write(self._head)
-        self._transport.close()
-
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
-
-
-class Connection(HttpToolsProtocol):
-    """uvicorn's connection with bounds on heads and on readers that stall."""
-
-    bounds: ClassVar[Bounds]
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._head_bytes = 0
-        self._in_head = True
-        self._head_timer: asyncio.TimerHandle | None = None
-        self._stall_timer: asyncio.TimerHandle | None = None
-        self._stalled_bytes = 0
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take the connection, or refuse it when there are too many."""
-        super().connection_made(transport)
-        if len(self.connections) > self.bounds.connections_max:
-            self._refuse(CapacityError("Too many connections. Come back later.", code="busy"), 503)
-            return
-        self._await_head()
-
-    def data_received(self, data: bytes) -> None:
-        """Parse, and count the bytes of an unfinished head."""
-        if self._in_head:
-            if self._head_timer is None:
-                self._await_head()
-            self._head_bytes += len(data)
-        super().data_received(data)
-        if self._in_head and self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
-            self._refuse(HeadersTooLarge(f"Headers may take {HEAD_BYTES_MAX} bytes in all."), 431)
-
-    def on_headers_complete(self) -> None:
-        """Start the request; its body is bounded by the application."""
-        self._in_head = False
-        self._head_bytes = 0
-        self._drop_head_timer()
-        super().on_headers_complete()
-        if self.scope["method"] != "HEAD":  # its response has no body to wait for
-            self.cycle.transport = _HeadHolder(self.transport)  # type: ignore[assignment]
-
-    def on_message_complete(self) -> None:
-        """Expect the next head."""
-        self._in_head = True
-        super().on_message_complete()
-
-    def pause_writing(self) -> None:
-        """Hold the writer while the reader is behind, and give that one `stall_s` to go on."""
-        super().pause_writing()
-        self._stalled_bytes = self.transport.get_write_buffer_size()
-        self._stall_timer = self.loop.call_later(self.bounds.stall_s, self._check_stall)
-
-    def resume_writing(self) -> None:
-        """The reader has caught up."""
-        super().resume_writing()
-        self._drop_stall_timer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Let go of the timers."""
-        self._drop_head_timer()
-        self._drop_stall_timer()
-        super().connection_lost(exc)
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP in OpenAI's form."""
-        self._refuse(InvalidRequest(msg), 400)
-
-    def _await_head(self) -> None:
-        self._head_timer = self.loop.call_later(HEAD_WAIT_SECONDS, self._head_is_late)
-
-    def _head_is_late(self) -> None:
-        self._head_timer = None
-        if not self.transport.is_closing():
-            self.transport.close()
-
-    def _check_stall(self) -> None:
-        left = self.transport.get_write_buffer_size()
-        if left < self._stalled_bytes:
-            self._stalled_bytes = left
-            self._stall_timer = self.loop.call_later(self.bounds.stall_s, self._check_stall)
-            return
-        self._stall_timer = None
-        log.info("a reader took nothing for %.0f s: cut", self.bounds.stall_s)
-        self.transport.abort()
-
-    def _refuse(self, error: BedplateError, status: int) -> None:
-        body = error_body(error)
-        head = [f"HTTP/1.1 {status} Refused\r\n".encode("ascii")]
-        for name, value in error_headers(error):
-            head += [name, b": ", value, b"\r\n"]
-        head.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body))
-        self.transport.write(b"".join(head) + body)
-        self.transport.close()
-
-    def _drop_head_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _drop_stall_timer(self) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
+CUT_SECONDS = 1
+"""The same after a second signal."""
 
 
 class _Uvicorn(uvicorn.Server):
@@ -303,6 +156,10 @@ class Drainable(Protocol):
         """Let accepted turns end; end what has not after `timeout_s`."""
         ...
 
+    async def cut(self) -> None:
+        """End every turn now, and tell its client."""
+        ...
+
     async def wait_halted(self) -> BaseException:
         """Return the error that halted the core, once it does."""
         ...
@@ -315,10 +172,12 @@ async def serve(
     *,
     drain_s: float,
     started: Callable[[int], None],
+    draining: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until a signal comes, drain, stop; a second signal cuts the drain short.
 
-    Running turns may go on for `drain_s`; `started` is called with the port once it is open.
+    Running turns may go on for `drain_s`; `started` is called with the port once it is open,
+    `draining` when the first signal has come.
 
     Raises:
         BaseException: the error that halted the core, after everything is closed.
@@ -333,9 +192,13 @@ async def serve(
             await asyncio.wait((halted, asked), return_when=asyncio.FIRST_COMPLETED)
             gateway.begin_drain()
             if not halted.done():
+                draining()
                 drain = asyncio.create_task(_drain(gateway, service, drain_s))
                 await asyncio.wait((drain, cut, halted), return_when=asyncio.FIRST_COMPLETED)
                 drain.cancel()
+                if cut.done() and not halted.done():
+                    await service.cut()
+                    await _last_bytes(gateway, CUT_SECONDS)
         finally:
             for task in (asked, cut):
                 task.cancel()
@@ -348,8 +211,12 @@ async def serve(
 async def _drain(gateway: Gateway, service: Drainable, drain_s: float) -> None:
     """Let the turns end, then the last bytes leave."""
     await service.drain(drain_s)
+    await _last_bytes(gateway, CLOSE_SECONDS)
+
+
+async def _last_bytes(gateway: Gateway, timeout_s: float) -> None:
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(gateway.idle.wait(), CLOSE_SECONDS)
+        await asyncio.wait_for(gateway.idle.wait(), timeout_s)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -28,6 +28,13 @@ INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _decode: Callable[[bytes], dict[str, Any]] = msgspec.json.Decoder(dict).decode
 
+_CITING = {
+    "content": "hashes",
+    "recognised": "content",
+    "answered": "content",
+    "snapshot": "content",
+}
+"""Kinds of notes that cite contents, and the field of the body that does."""
 _LEAF_START = hashlib.sha256(b'\x00{"body":')
 
 Row = tuple[int, int, str, str, str, bytes]
@@ -102,6 +109,21 @@ def record_of(row: Row) -> Record:
             f"journal record {seq} ({kind}) cannot be decoded: {error}; run `bedplate audit verify`"
         ) from error
     return Record(seq, time_ns, kind, tenant, session, body)
+
+
+def cited_hashes(row: Row) -> Sequence[str]:
+    """Return the contents that a record cites; they belong to the record's tenant and session.
+
+    Raises:
+        JournalError: the stored body is not JSON.
+
+    Cost: a body is decoded only where its kind can cite.
+    """
+    field = _CITING.get(row[2])
+    if field is None:
+        return ()
+    cited = record_of(row).body.get(field, ())
+    return (cited,) if isinstance(cited, str) else cited
 
 
 def leaf_hashes(rows: Sequence[Row]) -> list[bytes]:

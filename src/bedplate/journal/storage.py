@@ -18,6 +18,7 @@ from bedplate.errors import ChainBroken, JournalError
 from bedplate.journal.record import Content, Row
 
 DATABASE_FILE = "journal.sqlite"
+WAL_FILE = f"{DATABASE_FILE}-wal"
 FORMAT = "1"
 PAGE_ROWS = 1024
 """Rows read at once: what a reader holds in memory, and how long it holds back SQLite's WAL."""
@@ -128,7 +129,7 @@ class Storage:
             try:
                 return cls(path, _probed(f"{path.absolute().as_uri()}?mode=ro"))
             except sqlite3.OperationalError:
-                wal = path.with_name(f"{DATABASE_FILE}-wal")
+                wal = path.with_name(WAL_FILE)
                 if wal.exists() and wal.stat().st_size:
                     raise
             # The WAL holds nothing, and none can be made here: the file is all there is.
@@ -175,6 +176,16 @@ class Storage:
         )
         assert row is not None
         return int(row[0] or 0), int(row[1] or 0)
+
+    def has_below_zero(self) -> bool:
+        """Tell whether there are records or checkpoints before the first; no writer makes any."""
+        row = self._one(
+            "SELECT EXISTS (SELECT 1 FROM record WHERE seq < 0) "
+            "OR EXISTS (SELECT 1 FROM checkpoint WHERE size < 0)",
+            (),
+        )
+        assert row is not None
+        return bool(row[0])
 
     def check_integrity(self) -> None:
         """Check pages and indices. Raises ChainBroken when an index does not fit its table."""
@@ -223,14 +234,14 @@ class Storage:
 
     def contents(self) -> Iterator[Content]:
         """Yield all contents, ordered by owner and hash, one page at a time."""
-        last = ("", "", "")
+        last, beyond = ("", "", ""), ">="
         while rows := self._all(
-            "SELECT hash, tenant, session, data FROM content WHERE (hash, tenant, session) > "
-            "(?, ?, ?) ORDER BY hash, tenant, session LIMIT 64",
+            f"SELECT hash, tenant, session, data FROM content WHERE (hash, tenant, session) "
+            f"{beyond} (?, ?, ?) ORDER BY hash, tenant, session LIMIT 64",
             last,
         ):
             yield from (Content(*row) for row in rows)
-            last = rows[-1][:3]
+            last, beyond = rows[-1][:3], ">"
 
     def erase(self, tenant: str, session: str, content_hash: str | None) -> int:
         """Overwrite and delete contents of one session; return how many.

@@ -21,10 +21,10 @@ from types import TracebackType
 from bedplate.errors import ChainBroken, JournalError, Truncated
 from bedplate.journal import checkpoint as notes
 from bedplate.journal.checkpoint import Checkpoint
-from bedplate.journal.keys import Signer, check_name
+from bedplate.journal.keys import KEY_FILE, PUBLIC_FILE, Signer, check_name
 from bedplate.journal.reader import Reader, check_format
 from bedplate.journal.record import Content, Record, Row, leaf_hashes, rows_of
-from bedplate.journal.storage import FORMAT, Mark, Storage
+from bedplate.journal.storage import DATABASE_FILE, FORMAT, WAL_FILE, Mark, Storage
 from bedplate.journal.tree import Frontier
 
 CHECKPOINT_RECORDS = 1_000
@@ -58,7 +58,8 @@ class Journal:
         """Open or create the journal in `folder` for writing, and check its tail.
 
         Checked: the newest checkpoint is signed by our key and its root is that of the stored
-        frontier; the records after it are contiguous. Everything before is for `verify`.
+        frontier; the records after it are contiguous; neither the database nor, after a kill, its
+        WAL was taken away. Everything before is for `verify`.
 
         Args:
             folder: Made with mode 0700 if it is not there.
@@ -66,7 +67,7 @@ class Journal:
             signer: The signing key; by default the folder's own, made on first open.
 
         Raises:
-            ChainBroken, Truncated: the tail does not fit the newest checkpoint.
+            ChainBroken, Truncated: the tail does not fit the newest checkpoint, or a file is gone.
             JournalError: another process writes it; another origin; key or file unusable.
 
         Cost: reads the records since the newest checkpoint.
@@ -76,8 +77,12 @@ class Journal:
         lock = _take_lock(folder / LOCK_FILE)
         storage: Storage | None = None
         try:
+            _check_files(folder, unclosed=os.fstat(lock).st_size > 0)
             storage = Storage.create(folder)
+            _mark_open(lock)
             if storage.meta("format") is None and storage.size() == 0:
+                if _has_key(folder):
+                    raise _emptied(folder)
                 storage.set_meta({"format": FORMAT, "origin": origin})
             found = check_format(storage, folder)
             if found != origin:
@@ -92,6 +97,7 @@ class Journal:
             journal._reader = Reader(folder)
         except BaseException:
             if storage is not None:
+                _mark_closed(lock)
                 storage.close()
             os.close(lock)
             raise
@@ -196,6 +202,7 @@ class Journal:
             with self._mutex:
                 self._reader.close()
                 self._reader = None
+                _mark_closed(self._lock_file)
                 self._storage.close()
                 os.close(self._lock_file)
 
@@ -236,6 +243,8 @@ class Journal:
 
     def _recover(self) -> None:
         """Take over the stored state; refuse one that does not fit its newest checkpoint."""
+        if self._storage.has_below_zero():
+            raise ChainBroken(f"the journal in {self.folder} has records before record 0")
         size, mark = self._storage.size(), self._storage.last_mark()
         if mark is None:
             if size:
@@ -275,6 +284,52 @@ def _take_lock(path: Path) -> int:
             f"the journal in {path.parent} is being written by process {owner}; stop it first, or "
             "use another data folder"
         ) from error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
+
+
+def _mark_open(lock: int) -> None:
+    """Write who has the journal open: if that is still there at the next open, we were killed.
+
+    The WAL exists whenever this is written: it is written once SQLite made the WAL, and taken back
+    before SQLite folds the WAL into the database and deletes it.
+    """
+    _mark_closed(lock)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+
+
+def _mark_closed(lock: int) -> None:
+    os.ftruncate(lock, 0)
+
+
+def _check_files(folder: Path, *, unclosed: bool) -> None:
+    """Refuse a folder whose database is gone, or the WAL that a killed writer left.
+
+    Asked before SQLite sees the folder, which makes a new database where there is none and then
+    deletes the WAL of the old one.
+
+    Raises:
+        Truncated: it says what to do.
+    """
+    database = folder / DATABASE_FILE
+    if not database.exists() or database.stat().st_size == 0:
+        if _has_key(folder):
+            raise _emptied(folder)
+    elif unclosed and not (folder / WAL_FILE).exists():
+        raise Truncated(
+            f"the journal in {folder} was not closed, and its newest records are missing: they "
+            f"were in {WAL_FILE}, which is gone. Put that file back. If the database comes from a "
+            "backup, or another program has folded the WAL into it, delete "
+            f"{folder / LOCK_FILE} to go on with the records that are there"
+        )
+
+
+def _has_key(folder: Path) -> bool:
+    return (folder / KEY_FILE).exists() or (folder / PUBLIC_FILE).exists()
+
+
+def _emptied(folder: Path) -> Truncated:
+    return Truncated(
+        f"{folder} has the key of a journal and no records: {DATABASE_FILE} is missing or was "
+        "emptied. Put the database back, with its WAL if there is one. To begin a new journal, "
+        f"move {KEY_FILE} and {PUBLIC_FILE} away, or use another data folder"
+    )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bedplate.config import Config
 from bedplate.config.engines import LlamacppEngine, OpenaiEngine
+from bedplate.config.tree import ServiceConfig
 from bedplate.engines.base import Engine
 from bedplate.engines.llamacpp.engine import LlamaCppEngine
 from bedplate.engines.llamacpp.settings import Settings
@@ -69,16 +70,17 @@ def build_engines(config: Config, pool: KvPool | None) -> list[Engine]:
         if isinstance(section, OpenaiEngine):
             engines.append(OpenAIEngine(section, salt_secret=_salt(data_dir / SALT_FILE)))
         else:
-            engines.append(LlamaCppEngine(_settings(section, data_dir), pool))
+            engines.append(LlamaCppEngine(_settings(section, config.service), pool))
     return engines
 
 
-def _settings(section: LlamacppEngine, data_dir: Path) -> Settings:
+def _settings(section: LlamacppEngine, service: ServiceConfig) -> Settings:
     return Settings(
         name=section.name,
         model=section.model,
         path=section.path,
-        data_dir=data_dir,
+        data_dir=service.data_dir,
+        cache_dir=service.cache_dir,
         digest=section.digest or "",
         cards=section.cards,
         slots=section.slots,

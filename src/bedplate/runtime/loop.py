@@ -210,6 +210,15 @@ class CoreLoop:
             self.halt(error)
             raise error
 
+    def check_writable(self) -> None:
+        """Raise JournalError while the journal is stalled, or when the loop has halted."""
+        if self._committer.stalled:
+            raise JournalError(
+                "the journal cannot be written now, so no call is taken; is its disk full?",
+                retry_after_s=2.0,
+            )
+        self.check_running()
+
     def _append(
         self, kind: str, tenant: str, session: str, body: dict[str, Any], now_ns: int
     ) -> int:

@@ -68,6 +68,19 @@ class Moves:
         if isinstance(move, StoreKv):
             del self._stores[move.entry]
 
+    async def wait_idle(self, timeout_s: float) -> bool:
+        """Return True once every move is answered, those that an answer begins too.
+
+        False after `timeout_s`.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._tasks:
+                    await asyncio.wait(self._tasks)
+        except TimeoutError:
+            return False
+        return True
+
     async def stop(self) -> None:
         """Give up what is under way, without an answer."""
         tasks = list(self._tasks)

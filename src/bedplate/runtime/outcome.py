@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from bedplate import errors
 from bedplate.core.actions import Settled
 from bedplate.core.ids import BranchId, ModelId, SessionId, TenantId, TurnId
 from bedplate.core.units import SECOND_NS
+from bedplate.core.view import WHY_TEXT
 from bedplate.engines.base import JsonObject
 from bedplate.errors import BedplateError
 
@@ -39,6 +42,8 @@ _MESSAGES = {
     errors.EngineLost.code: "the engine was lost while it served the call",
     errors.EngineTimeout.code: "the engine did not finish within the deadline of the call",
 }
+_WAITED = re.compile(r"waited (\d+) s \((\w*)\)")
+"""The core's word for a turn that waited as long as its lane allows, and for what."""
 
 
 def error_of(reason: str, detail: str, *, retry_after_ns: int, refused: bool) -> BedplateError:
@@ -48,14 +53,22 @@ def error_of(reason: str, detail: str, *, retry_after_ns: int, refused: bool) ->
     refused, and of an EngineError when an accepted one failed.
     """
     cls = _CLASS_OF_CODE.get(reason)
-    message = _MESSAGES.get(reason, reason.replace("_", " "))
-    if detail:
-        message = f"{message}: {detail}"
+    message = _message(reason, detail)
     retry_after_s = retry_after_ns / SECOND_NS if retry_after_ns > 0 else None
     if cls is None:
         base: type[BedplateError] = errors.CapacityError if refused else errors.EngineError
         return base(message, retry_after_s=retry_after_s, code=reason)
     return cls(message, retry_after_s=retry_after_s)
+
+
+def _message(reason: str, detail: str) -> str:
+    waited = _WAITED.fullmatch(detail)
+    if waited is not None:
+        seconds, why = waited.groups()
+        why = WHY_TEXT.get(why, why)
+        return f"the turn waited {seconds} s, as long as its lane allows: {why}; try again later"
+    message = _MESSAGES.get(reason, reason.replace("_", " "))
+    return f"{message}: {detail}" if detail else message
 
 
 def status_of(finish_reason: str) -> str:

@@ -46,7 +46,8 @@ class Recovered:
 
     `last_ns`: time of the newest record. `event_seq`: number of the last event handled, -1 if none.
     `events`: how many were handled again. `changed_from`: version of the core before, if another;
-    `snapshot_seq` is then the snapshot that it handed over, -1 if none could be read.
+    `snapshot_seq` is then the snapshot that it handed over, -1 if none could be read. `clean`: the
+    former process stopped in order, its cards with it.
     """
 
     base: Base
@@ -55,6 +56,7 @@ class Recovered:
     events: int
     changed_from: str
     snapshot_seq: int
+    clean: bool = True
 
 
 def recover(journal: Journal, *, progress: Callable[[int], None] | None = None) -> Recovered:
@@ -99,7 +101,13 @@ def recover(journal: Journal, *, progress: Callable[[int], None] | None = None) 
         events=fold.events,
         changed_from=changed_from,
         snapshot_seq=snapshot_seq,
+        clean=_stopped_since(journal, started.seq),
     )
+
+
+def _stopped_since(journal: Journal, seq: int) -> bool:
+    shutdown = journal.last("shutdown")
+    return shutdown is not None and shutdown.seq > seq
 
 
 def _handover(journal: Journal, core: str, bedplate: str) -> Record:
@@ -126,9 +134,12 @@ def reconcile(
     driver: LiveDriver,
     post: Callable[[Event], int],
     pool: KvPool | None,
+    *,
+    clean: bool,
 ) -> None:
     """Tell a recovered core what the end of its former process meant, as events.
 
+    Cards that went with a `clean` stop are no loss, and raise no alarm.
     Afterwards it has no turn and no card; its sessions and the pool copies that are really there
     remain. The pool loses what no session owns.
     """
@@ -147,9 +158,11 @@ def reconcile(
     for turn in turns:
         if turn.state == RUNNING and turn.id in state.turns:
             post(_lost(turn))
+    driver.stopped_cards = clean
     for card in list(state.cards.values()):
         if card.up:
-            post(CardDown(card.id, "restart"))
+            post(CardDown(card.id, "restart" if clean else "the service was lost"))
+    driver.stopped_cards = False
     assert not state.turns, "every turn of the former process has ended"
     owned = [entry.id for entry in state.entries.values() if entry.state == STORED]
     if pool is not None:

@@ -19,7 +19,7 @@ from bedplate.core.base import Base
 from bedplate.core.events import Event
 from bedplate.core.ids import ModelId, SessionId, TenantId, TurnId
 from bedplate.engines.base import Embeddings, Engine
-from bedplate.errors import Draining, EngineProtocolError, JournalError, UnknownModel
+from bedplate.errors import Draining, EngineProtocolError, UnknownModel
 from bedplate.journal import Content, Journal
 from bedplate.metering.prices import Prices
 from bedplate.pool import KvPool
@@ -27,11 +27,13 @@ from bedplate.replay import bedplate_version, core_version
 from bedplate.runtime.clock import Clock
 from bedplate.runtime.committer import Committer, Hooks
 from bedplate.runtime.driver import LiveDriver
+from bedplate.runtime.embeddings import Embedder
 from bedplate.runtime.executor import Executor, ExecutorDeps, LiveTurn
 from bedplate.runtime.loop import CoreLoop
 from bedplate.runtime.moves import MoveDeps, Moves
-from bedplate.runtime.outcome import embedding_use
+from bedplate.runtime.reading import read_stats
 from bedplate.runtime.recovery import Recovered, reconcile, recover
+from bedplate.runtime.reports import Reports
 from bedplate.runtime.slots import SlotUse
 from bedplate.runtime.snapshots import Snapshots
 from bedplate.runtime.stats import Stats
@@ -40,8 +42,8 @@ from bedplate.runtime.turns import Call, TurnStream
 
 _log = logging.getLogger(__name__)
 
-DRAIN_END_S = 3.0
-"""How long turns that were cancelled at the end of a drain may take to end."""
+STORE_END_S = 5.0
+"""How long a drain waits for the KV of the last turns to be in the pool."""
 
 
 class Service:
@@ -61,11 +63,14 @@ class Service:
         assert len(self._by_model) == len(self.engines), "one engine serves one model"
         self._policy = config.policy()
         self._slots = SlotUse()
+        self._reports = Reports()
         self._draining = False
+        self._stopping = False
         self._closed = False
         self._clock: Clock
         self._committer: Committer
         self._driver: LiveDriver
+        self._embedder: Embedder
         self._loop: CoreLoop
         self._snapshots: Snapshots
 
@@ -94,30 +99,44 @@ class Service:
             raise
 
     async def drain(self, timeout_s: float) -> None:
-        """Refuse new turns, let the accepted ones end, cancel after `timeout_s` what has not."""
+        """Refuse new turns, let the accepted ones end, cancel after `timeout_s` what has not.
+
+        The KV that the last turns left goes to the pool, so that their sessions can go on later.
+        """
         if self._loop.halt_error is not None:
             return
-        self._draining = True
-        self.post(ev.ShutdownRequested())
+        self._refuse_new()
         await self._driver.wait_idle(timeout_s)
-        for turn, live in list(self._driver.turns.items()):
-            seq = self.post(ev.TurnCancelled(turn, "shutdown"))
-            live.stream.fail(Draining("the service shut down before the answer was complete"), seq)
-        await self._driver.wait_idle(DRAIN_END_S)
+        await self._driver.end_turns()
+        if not await self._driver.moves.wait_idle(STORE_END_S):
+            _log.warning("KV was still being moved after %.0f s; it is dropped", STORE_END_S)
+
+    async def cut(self) -> None:
+        """End every turn now. Its client gets an error and the bill what was used."""
+        if self._loop.halt_error is None:
+            self._refuse_new()
+            await self._driver.end_turns()
 
     async def stop(self) -> None:
-        """Stop the engines, write a snapshot, close journal and pool. Call `drain` first."""
-        if self._closed:
+        """Stop the engines, write a snapshot, close journal and pool. Call `drain` first.
+
+        Turns that still run are cut. Each card reports once more, so that the bill can be checked.
+        """
+        if self._stopping or self._closed:
             return
-        self._closed = True
+        self._stopping = True
         driver = self._driver
-        driver.timer.clear()
+        if driver.turns:
+            await self.cut()
         await driver.executor.stop()
         await driver.moves.stop()
+        driver.muted = True
         stops = [engine.stop() for engine in self.engines]
         for result in await asyncio.gather(*stops, return_exceptions=True):
             if isinstance(result, BaseException):
                 _log.error("an engine did not stop: %s", result)
+        self._closed = True
+        driver.timer.clear()
         await driver.stop()
         if self._loop.halt_error is None:
             self._snapshots.take()
@@ -149,12 +168,7 @@ class Service:
                 no record, for there is nowhere to write it.
             UnknownModel: no engine serves the model.
         """
-        if self._committer.stalled:
-            raise JournalError(
-                "the journal cannot be written now, so no call is taken; is its disk full?",
-                retry_after_s=2.0,
-            )
-        self._loop.check_running()
+        self.check_writable()
         driver = self._driver
         lineage, prompt, request = call.lineage, call.prompt, call.request
         engine = self.engine_for(request.model)
@@ -188,15 +202,14 @@ class Service:
     async def embed(
         self, tenant: TenantId, lane: int, model: ModelId, inputs: Sequence[str]
     ) -> Embeddings:
-        """Embed texts; metered like a turn, durable before the answer leaves.
+        """Embed texts; metered like a turn, durable before the answer leaves. See `Embedder`.
 
-        The core takes no part: an embedding keeps no KV and has no next turn, so there is nothing
-        to admit or to place, and its engine queues what it cannot run at once.
+        Raises:
+            JournalError: the journal cannot be written now, or the core has halted.
+            QuotaExceeded: a limit of the tenant is reached.
         """
-        began_ns = self._clock.now_ns()
-        result = await self.engine_for(model).embed(inputs)
-        took_ns = self._clock.now_ns() - began_ns
-        settled = embedding_use(tenant, lane, model, result.prompt_tokens, took_ns=took_ns)
+        self.check_writable()
+        result, settled = await self._embedder.run(tenant, lane, self.engine_for(model), inputs)
         await self._may_leave(self._loop.note_usage(settled, event_seq=0))
         return result
 
@@ -205,6 +218,10 @@ class Service:
         return self.post(ev.SessionClosed(session, reason))
 
     # Journal.
+
+    def check_writable(self) -> None:
+        """Raise JournalError while the journal cannot be written, or when the core has halted."""
+        self._loop.check_writable()
 
     def post(self, event: Event, contents: Sequence[Content] = ()) -> int:
         """Let an event happen; return its record's number. See `CoreLoop.post`."""
@@ -237,10 +254,11 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """True while a new turn has a chance: some card is up, the journal takes records."""
+        """True while a new turn has a chance: a card is up and in, the journal takes records."""
         taking = not self._committer.stalled and self._loop.halt_error is None
         cards = self.base.state.cards.values()
-        return taking and not self._draining and not self._closed and any(c.up for c in cards)
+        serving = any(card.up and not card.draining for card in cards)
+        return taking and serving and not self._draining and not self._stopping
 
     @property
     def draining(self) -> bool:
@@ -279,34 +297,18 @@ class Service:
 
     def stats(self) -> Stats:
         """Read the counters. Cost: a few µs."""
-        commits = self._committer.stats
-        driver = self._driver
-        return Stats(
-            turns_live=len(driver.turns),
-            turns_running=driver.executor.running,
-            slots_busy=self._slots.busy,
-            kv_moves=driver.moves.active,
-            sessions=len(driver.tenants),
-            journal_backlog=self._committer.backlog,
-            journal_stalled=self._committer.stalled,
-            events=self._loop.events,
-            notes=self._loop.notes,
-            turns_ended=dict(driver.turns_ended),
-            out_tokens=driver.out_tokens,
-            handle_ns=self._loop.handle_ns,
-            commits=commits.commits,
-            commit_records=commits.records,
-            commit_append_ns=commits.append_ns,
-            commit_failures=commits.failures,
-            commit_batch_max=commits.batch_max,
-            ttft=driver.ttft,
-            queue=driver.queue,
-        )
+        return read_stats(self._loop, self._committer, self._driver, self._slots)
 
     # Parts.
 
+    def _refuse_new(self) -> None:
+        if not self._draining:
+            self._draining = True
+            self.post(ev.ShutdownRequested())
+
     def _assemble(self, recovered: Recovered) -> None:
         self._clock = Clock(last_ns=recovered.last_ns)
+        self._embedder = Embedder(self._policy, self._clock.now_ns)
         hooks = Hooks(stalled=self._stalled, crashed=self._crashed)
         self._committer = Committer(self.journal, hooks)
         self._driver = driver = LiveDriver(self.engines)
@@ -353,7 +355,7 @@ class Service:
         started = {"core": core, "bedplate": bedplate_version(), "prices": prices}
         self.note("core_started", "", "", started)
         if recovered.event_seq >= 0:
-            reconcile(self.base, self._driver, self.post, self.pool)
+            reconcile(self.base, self._driver, self.post, self.pool, clean=recovered.clean)
         elif self.pool is not None:
             self.pool.collect(())
         self.post(ev.PolicyChanged(self._policy))
@@ -373,10 +375,15 @@ class Service:
             self._tell(ev.TurnCancelled(turn, reason))
 
     def _heard(self, engine: Engine, event: Event) -> None:
-        """Take an event of an engine. Reports are dropped while the journal is stalled."""
-        if self._closed:
-            return
-        if isinstance(event, ev.CardReport) and self._committer.stalled:
+        """Take an event of an engine; while all stops, only each card's last report.
+
+        Reports are dropped while the journal is stalled, and where they say nothing new.
+        """
+        if isinstance(event, ev.CardReport):
+            fresh = self._stopping or self._reports.is_news(event, self._loop.events)
+            if self._closed or self._committer.stalled or not fresh:
+                return
+        elif self._stopping:
             return
         if isinstance(event, ev.CardUp):
             self._driver.cards[event.card] = engine
@@ -385,7 +392,7 @@ class Service:
         self._tell(event)
 
     def _stalled(self, on: bool) -> None:
-        if not self._closed:
+        if not self._stopping:
             self._tell(ev.JournalStalled(on))
 
     def _crashed(self, error: BaseException) -> None:

@@ -12,7 +12,8 @@ from bedplate.config.tree import CapabilityOverrides
 from bedplate.core.events import CardDown, CardReport, CardUp
 from bedplate.core.ids import CardId
 from bedplate.engines.openai import OpenAIEngine
-from bedplate.errors import EngineLost
+from bedplate.engines.openai.replica import Replica
+from bedplate.errors import EngineLost, EngineProtocolError
 from tests.conformance.engines.cases import QUESTION, Case, ask, hear, open_endpoint, until
 from tests.fakes.openai_engine import Behaviour, FakeEngine
 
@@ -68,6 +69,20 @@ async def test_embeddings_come_back_in_order() -> None:
         result = await case.engine.embed(["a", "bcd ef"])
     assert result.vectors == ((1.0, 0.5), (6.0, 0.5))
     assert result.prompt_tokens == 3
+
+
+@pytest.mark.parametrize("count", [2**63, 10**9, -1, "3", 2.5])
+async def test_embeddings_that_cannot_have_been_counted_so_are_an_error(
+    count: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lies(*args: object) -> dict[str, object]:
+        vector = {"index": 0, "embedding": [1.0]}
+        return {"data": [vector], "usage": {"prompt_tokens": count}}
+
+    async with open_endpoint(capabilities={"embeddings": True}) as (_, case):
+        monkeypatch.setattr(Replica, "post_json", lies)
+        with pytest.raises(EngineProtocolError):
+            await case.engine.embed(["a"])
 
 
 async def test_embeddings_are_asked_of_each_endpoint_and_of_the_next_when_one_is_full() -> None:

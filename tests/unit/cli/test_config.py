@@ -93,3 +93,23 @@ def test_show_json_masks_the_secret(file: Path) -> None:
     assert tree["engine"][1]["api_key"] == "********"
     assert "api_key" not in tree["engine"][0]
     assert tree["service"]["port"] == 9000
+
+
+def test_the_file_goes_with_and_without_the_option(file: Path) -> None:
+    for option in ("-c", "--config"):
+        assert (
+            invoke("check", option, file, "--json").stdout == invoke("check", file, "--json").stdout
+        )
+        assert invoke("show", option, file).stdout == invoke("show", file).stdout
+    assert "not both" in str(invoke("check", file, "-c", file).exception)
+
+
+def test_only_check_needs_the_secret(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TEST_ENGINE_KEY")
+    assert "TEST_ENGINE_KEY is not set" in str(invoke("check", file).exception)
+    assert invoke("show", file).exit_code == 0
+
+
+def test_show_takes_a_data_folder(file: Path, tmp_path: Path) -> None:
+    tree = json.loads(invoke("show", file, "--data-dir", tmp_path / "d", "--json").stdout)
+    assert tree["service"]["data_dir"] == str(tmp_path / "d")

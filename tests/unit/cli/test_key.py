@@ -131,3 +131,45 @@ def test_what_is_no_duration(text: str) -> None:
 
 def test_an_unknown_lane_is_refused() -> None:
     assert invoke("add", "--tenant", "a", "--lane", "express").exit_code == 2
+
+
+def test_commands_find_the_keys_of_a_data_folder(tmp_path: Path) -> None:
+    folder = ("--data-dir", str(tmp_path / "other"))
+    key = invoke_json("add", "--tenant", "a", *folder)["key_id"]
+    assert invoke_json("list") == {"keys": []}
+    assert [row["key_id"] for row in invoke_json("list", *folder)["keys"]] == [key]
+    for command in (("rotate",), ("expire", "--in", "1h"), ("revoke",)):
+        invoke_json(*command, key, *folder)
+    with KeyStore(tmp_path / "other" / load().keys_path.name) as store:
+        assert [info.state(time.time_ns()) for info in store.list()] == ["revoked"]
+
+
+def test_a_name_that_the_configuration_does_not_know_is_noted(tmp_path: Path) -> None:
+    assert invoke("add", "--tenant", "anyone").stderr.count("Note") == 0  # no tenant has a section
+    file = tmp_path / "bedplate.toml"
+    file.write_text('[[tenant]]\nid = "fraud"\n')
+    result = invoke("add", "--tenant", "fruad", "--model", "gpt", "--config", str(file))
+    assert result.exit_code == 0
+    assert "the configuration has no tenant 'fruad'" in result.stderr
+    assert "no engine serves the model 'gpt'; there is: gemma-3-270m" in result.stderr
+    result = invoke(
+        "add", "--tenant", "fraud", "--model", "gemma-3-270m", "--config", str(file), "--json"
+    )
+    assert "Note" not in result.stderr
+
+
+def test_expire_says_that_an_expired_key_works_again() -> None:
+    key = invoke_json("add", "--tenant", "a")["key_id"]
+    assert "works again" not in invoke("expire", key, "--in", "never").stdout
+    with KeyStore(load().keys_path) as store:
+        store.expire(key, at_ns=time.time_ns() - 1)
+    assert "it had expired and works again" in invoke("expire", key, "--in", "never").stdout
+
+
+def test_keys_need_no_secret_of_an_endpoint(tmp_path: Path) -> None:
+    file = tmp_path / "bedplate.toml"
+    file.write_text(
+        '[[engine]]\nkind = "openai"\nname = "e"\nmodel = "m"\nurl = "http://127.0.0.1:1"\n'
+        'api_key_env = "NOT_SET_IN_TESTS"\n'
+    )
+    assert invoke_json("list", "--config", str(file)) == {"keys": []}

@@ -167,3 +167,13 @@ def test_every_command_plugs_in_and_takes_json(name: str) -> None:
         result = CliRunner().invoke(cli.application([name]), [name, *sub, "--help"])
         assert result.exit_code == 0, result.output
         assert "--json" in result.output, [name, *sub]
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_help_gives_flags_no_type_and_arguments_no_braces(name: str) -> None:
+    group: Any = import_module(f"bedplate.cli.{name}").app
+    names = [[c.name or str(c.callback.__name__)] for c in group.registered_commands if c.callback]
+    for sub in [[]] if len(names) == 1 else [[], *names]:
+        helped = CliRunner().invoke(cli.application([name]), [name, *sub, "--help"]).output
+        assert "<bool>" not in helped, sub
+        assert not any(mark in helped for mark in ("{", "[[")), sub

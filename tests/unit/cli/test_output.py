@@ -1,10 +1,19 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 
-from bedplate.cli.output import print_json, print_notice, print_table, print_text, progress
+from bedplate.cli.output import (
+    print_json,
+    print_notice,
+    print_table,
+    print_text,
+    program,
+    progress,
+)
 
 
 def test_results_go_to_stdout_and_notices_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,3 +42,25 @@ def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str
     with progress("Verifying records", 10) as done:
         done(5)
     assert capsys.readouterr() == ("", "")
+
+
+def test_the_program_is_named_as_it_can_be_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = tmp_path / "v" / "bin"
+    tools.mkdir(parents=True)
+    monkeypatch.setattr(sys, "executable", str(tools / "python"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.chdir(tmp_path)
+    assert program() == "v/bin/python -m bedplate.cli.main"
+    script = tools / "bedplate"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    assert program() == "v/bin/bedplate"
+    monkeypatch.chdir(tools)
+    assert program() == "./bedplate"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert program() == str(script)
+    monkeypatch.setenv("PATH", str(tools))
+    assert program() == "bedplate"

@@ -32,6 +32,13 @@ def test_json_names_both_digests(data: Path) -> None:
     assert found["events"] == 32
 
 
+def test_a_journal_without_a_snapshot_is_replayed_from_its_start_and_it_says_so(data: Path) -> None:
+    arguments = ["replay", "--data-dir", str(data), "--from-snapshot", "--json"]
+    result = CliRunner().invoke(application(arguments), arguments)
+    assert json.loads(result.stdout)["start_seq"] == 0
+    assert result.stderr == "There is no snapshot yet: replayed from the first record.\n"
+
+
 def test_text_says_so_in_words(data: Path) -> None:
     status, out = run("replay", "--data-dir", str(data))
     assert status == 0

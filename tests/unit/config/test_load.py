@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from bedplate.config import Config, load
+from bedplate.config import Config, fields, load
+from bedplate.config.explain import keys
 from bedplate.config.load import pool_bytes_default
 from bedplate.config.tree import LlamacppEngine, OpenaiEngine
 from bedplate.core.limits import TenantPolicy, default_policy
+from bedplate.core.units import MINUTE_NS, SECOND_NS
 from bedplate.errors import ConfigError
 
 GIB = 1 << 30
@@ -140,6 +143,9 @@ def test_the_environment_names_file_and_data_folder(tmp_path: Path) -> None:
     assert config.service.data_dir == Path("/data")
     assert load(environment={"HOME": "/h"}).service.data_dir == Path("/h/.local/share/bedplate")
     assert load(environment={"XDG_DATA_HOME": "/x"}).service.data_dir == Path("/x/bedplate")
+    assert load(environment={"HOME": "/h"}).service.cache_dir == Path("/h/.cache/bedplate")
+    assert load(environment={"XDG_CACHE_HOME": "/x"}).service.cache_dir == Path("/x/bedplate")
+    assert load(environment={}).service.cache_dir is None
 
 
 def test_overrides_win_and_none_does_not(tmp_path: Path) -> None:
@@ -197,6 +203,20 @@ def test_an_unknown_key_names_the_nearest(tmp_path: Path, text: str, expected: s
         ("[pool]\nwater_percent = [90, 80]", "pool"),
         ("[pool]\nwater_percent = [50, 101]", "pool.water_percent[1]"),
         ("[pool]\nsize_bytes = 0", "pool"),
+        ("[pool]\nblock_tokens = 48", "pool.block_tokens"),
+        ("[pool]\nblock_tokens = 8192", "pool.block_tokens"),
+        ("[pool]\nwater_percent = [nan]", "pool.water_percent[0]"),
+        ("[service]\nbody_bytes_max = 0", "service.body_bytes_max"),
+        ("[service]\nbody_bytes_max = '2GiB'", "service.body_bytes_max"),
+        ("[service]\ndrain_seconds = nan", "service.drain_seconds"),
+        ("[service]\nrun_token_seconds = 11", "service.run_token_seconds"),
+        ("[prices]\noutput_micro = 1_099_511_627_777", "prices.output_micro"),
+        ("[[engine]]\nkind = 'llamacpp'\nkv_tokens = 134_217_729", "engine[0].kv_tokens"),
+        (ENDPOINT + "slots = 4097", "engine[0].slots"),
+        (ENDPOINT + "slots = 4", "engine[0]"),
+        (ENDPOINT + "kv_tokens = 2_147_483_649", "engine[0].kv_tokens"),
+        (ENDPOINT + "context_tokens = 134_217_729", "engine[0].context_tokens"),
+        (ENDPOINT + "context_tokens = 131_073", "engine[0]"),
         ("[lanes.shared]\nadmit_percent = 101", "lanes.shared.admit_percent"),
         ("[[engine]]\nname = 'a'", "engine[0].kind"),
         ("[[engine]]\nkind = 'vllm'", "engine[0].kind"),
@@ -219,6 +239,43 @@ def test_an_unknown_key_names_the_nearest(tmp_path: Path, text: str, expected: s
 )
 def test_a_bad_value_is_named_by_its_path(tmp_path: Path, text: str, path: str) -> None:
     assert message(tmp_path, text).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize("value", [2**63 - 1, 2**63, 2**64, 10**30])
+def test_no_integer_is_without_a_bound(tmp_path: Path, value: int) -> None:
+    """What the journal, a snapshot or a card cannot hold must not pass `config check`."""
+    checked = 0
+    for key in keys():
+        if not re.search(r"\bint\b", str(key.field.annotation)):
+            continue
+        *sections, name = key.path.split(".")
+        tables = {
+            ("engine", "llamacpp"): "[[engine]]\nkind = 'llamacpp'\n",
+            ("engine", "openai"): ENDPOINT,
+            ("tenant",): "[[tenant]]\nid = 'a'\n",
+        }
+        table = tables.get(tuple(sections), f"[{'.'.join(sections)}]\n")
+        found = message(tmp_path, f"{table}{name} = {value}")
+        assert f"{name}: input should be less than or equal to " in found
+        assert found.endswith(f", not {value}")
+        checked += 1
+    assert checked >= 40
+
+
+def test_bounds_keep_levels_and_deadlines_in_64_bits() -> None:
+    assert fields.PER_MINUTE_MAX * MINUTE_NS < 2**63
+    assert fields.CONTEXT_TOKENS_MAX * MINUTE_NS < 2**63
+    year_2100_ns = 4_102_444_800 * SECOND_NS
+    run_ns = (fields.CONTEXT_TOKENS_MAX * fields.TOKEN_SECONDS_MAX + fields.SECONDS_MAX) * SECOND_NS
+    assert year_2100_ns + run_ns < 2**63
+
+
+def test_a_card_holds_a_block(tmp_path: Path) -> None:
+    text = "[pool]\nblock_tokens = 512\n" + ENDPOINT + "context_tokens = 256\nkv_tokens = "
+    assert load_text(tmp_path, f"{text}512").pool.block_tokens == 512
+    assert message(tmp_path, f"{text}256") == (
+        "engine e: kv_tokens 256 is less than one block; pool.block_tokens is 512"
+    )
 
 
 def test_every_fault_is_reported(tmp_path: Path) -> None:
@@ -275,3 +332,39 @@ def test_the_tree_is_frozen() -> None:
     config = load(environment={})
     with pytest.raises(ValidationError, match="frozen"):
         config.service.port = 1
+
+
+def test_an_option_is_blamed_on_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text("[service]\ndrain_seconds = 0\n")
+    with pytest.raises(ConfigError) as caught:
+        load(path, overrides={"service.port": 99_999}, environment={})
+    port, drain = sorted(caught.value.message.splitlines(), key=lambda line: "drain" in line)
+    assert port.startswith("command line: service.port: ")
+    assert drain.startswith(f"{path}: service.drain_seconds: ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ENDPOINT.replace("http://127.0.0.1:1/v1", "10.0.0.7:8000"),
+        ENDPOINT.replace('"e"', '"a b"'),
+        ENDPOINT.replace('"m"', '"a b"'),
+        "[[engine]]\nkind = 'llamacpp'\ndigest = 'abc'",
+        "[prices]\ncurrency = 'yuan'",
+    ],
+)
+def test_what_a_text_must_be_is_said_in_words(tmp_path: Path, text: str) -> None:
+    said = message(tmp_path, text)
+    assert ": must be " in said
+    assert "pattern" not in said
+    assert "^" not in said
+
+
+def test_secrets_are_read_only_where_they_are_wanted(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(ENDPOINT + 'api_key_env = "E_KEY"\n')
+    engine = load(path, environment={"E_KEY": "sk"}, secrets=False).engines[0]
+    assert isinstance(engine, OpenaiEngine)
+    assert engine.api_key is None
+    assert load(path, environment={}, secrets=False).engines == (engine,)

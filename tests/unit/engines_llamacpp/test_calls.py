@@ -16,12 +16,14 @@ ONE = f'<tool_call>\n{{"name": "look", "arguments": {ARGUMENTS}}}\n</tool_call>'
 TWO = f'{ONE}\n<tool_call>\n{{"name": "say", "arguments": {{}}}}\n</tool_call>'
 
 
-def feed(pieces: list[str]) -> tuple[str, list[dict[str, Any]], CallParser]:
+def feed(
+    pieces: list[str], *, at_limit: bool = False
+) -> tuple[str, list[dict[str, Any]], CallParser]:
     """Return text, calls put together from the deltas as a client does, and the parser."""
     parser = CallParser()
     text = ""
     calls: list[dict[str, Any]] = []
-    for got in [*(parser.feed(piece) for piece in pieces), parser.finish()]:
+    for got in [*(parser.feed(piece) for piece in pieces), parser.finish(at_limit=at_limit)]:
         text += got.text
         for delta in got.deltas:
             if "id" in delta:
@@ -72,6 +74,45 @@ def test_cut_anywhere_invents_nothing(cut: int) -> None:
     else:
         assert text == ONE[:cut]
         assert parser.calls == []
+
+
+@pytest.mark.parametrize("cut", range(len(TWO)))
+def test_cut_at_the_limit_leaves_no_markup_in_the_text(cut: int) -> None:
+    """F15: the arguments so far, `length`, no `{}` that the model did not write, no tags."""
+    text, calls, parser = feed(list(TWO[:cut]), at_limit=True)
+    assert text == ""
+    assert len(calls) == len(parser.calls)
+    for call, written in zip(calls, (ARGUMENTS, "{}"), strict=False):
+        assert written.startswith(call["arguments"])
+    begun = TWO[:cut].count('"arguments": {')
+    assert len(calls) == begun
+    assert calls[-1]["arguments"] != "" if begun else calls == []
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("Let me look.<tool_call>", "Let me look."),
+        ("Let me look.<tool_", "Let me look."),
+        ("no call at all ", "no call at all "),
+        ("<tool_call> is the tag of a call", "<tool_call> is the tag of a call"),
+        ('<tool_call>{"arguments": {"a": 1}, "name', ""),
+    ],
+)
+def test_only_what_may_be_a_call_is_left_out_at_the_limit(text: str, left: str) -> None:
+    for size in (1, 4, 100):
+        pieces = [text[at : at + size] for at in range(0, len(text), size)]
+        assert feed(pieces, at_limit=True)[:2] == (left, [])
+
+
+def test_an_unusual_call_that_only_lacks_its_tag_counts_at_the_limit() -> None:
+    _, calls, _ = feed(['<tool_call>{"arguments": {}, "name": "f"}'], at_limit=True)
+    assert [(call["name"], call["arguments"]) for call in calls] == [("f", "{}")]
+
+
+def test_a_name_that_is_not_json_is_text() -> None:
+    text = '<tool_call>{"name": "a\\x", "arguments": {}}</tool_call>'
+    assert feed([text])[:2] == (text, [])
 
 
 def test_arguments_flow_before_the_call_ends() -> None:

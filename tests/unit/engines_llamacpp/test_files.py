@@ -11,7 +11,8 @@ import pytest
 
 from bedplate.engines.llamacpp.counters import Counters, parse_metrics
 from bedplate.engines.llamacpp.ledger import Ledger
-from bedplate.engines.llamacpp.model import PACKAGES, licence_of, open_model
+from bedplate.engines.llamacpp.model import licence_of, open_model
+from bedplate.engines.llamacpp.packages import PACKAGES
 from bedplate.engines.llamacpp.settings import Settings
 from bedplate.engines.llamacpp.slot_file import slot_file_ids
 from bedplate.engines.llamacpp.transcript import pack, unpack

@@ -9,6 +9,7 @@ import pytest
 from bedplate.core.ids import BranchId, CardId, ModelId, SessionId, SlotId, TenantId, TurnId
 from bedplate.engines.base import ChatRequest, Lineage, Prompt, TurnRun
 from bedplate.engines.llamacpp.grammar import grammar_for
+from bedplate.engines.llamacpp.grammars import Grammars
 from bedplate.engines.llamacpp.prompting import PromptIds
 from bedplate.engines.llamacpp.request import (
     check_request,
@@ -71,6 +72,18 @@ def body(chat: ChatRequest, *, stops: tuple[str, ...] = (), limit: int = 32) -> 
         ({"tool_choice": "required"}, "tools"),
         ({"tool_choice": "maybe"}, "tool_choice"),
         ({"logit_bias": {"word": 1}}, "logit_bias"),
+        ({"logit_bias": {str(1 << 70): 1}}, "logit_bias"),
+        ({"logit_bias": {"1": float("nan")}}, "logit_bias"),
+        ({"logit_bias": {str(n): 1 for n in range(1_025)}}, "logit_bias"),
+        ({"extra": {"repeat_last_n": 500_000_000}}, "repeat_last_n"),
+        ({"extra": {"repeat_last_n": -2}}, "repeat_last_n"),
+        ({"extra": {"top_k": 1 << 62}}, "top_k"),
+        ({"extra": {"top_k": 1.5}}, "top_k"),
+        ({"extra": {"top_k": True}}, "top_k"),
+        ({"extra": {"min_p": 1.1}}, "min_p"),
+        ({"extra": {"typical_p": float("nan")}}, "typical_p"),
+        ({"extra": {"repeat_penalty": "1"}}, "repeat_penalty"),
+        ({"extra": {"ignore_eos": 1}}, "ignore_eos"),
     ],
 )
 def test_refused_by_name(fields: dict[str, Any], param: str) -> None:
@@ -104,6 +117,13 @@ def test_refused_by_name(fields: dict[str, Any], param: str) -> None:
         ),
         (
             {
+                "tools": ({"type": "function", "function": {"name": "f", "parameters": "x"}},),
+                "tool_choice": "required",
+            },
+            "tools",
+        ),
+        (
+            {
                 "tools": (TOOL,),
                 "tool_choice": {"type": "function", "function": {"name": "other"}},
             },
@@ -111,9 +131,11 @@ def test_refused_by_name(fields: dict[str, Any], param: str) -> None:
         ),
     ],
 )
-def test_what_no_grammar_can_hold_is_refused(fields: dict[str, Any], param: str) -> None:
+async def test_what_no_grammar_can_hold_is_refused(fields: dict[str, Any], param: str) -> None:
+    grammars = Grammars()
     with pytest.raises(InvalidRequest) as caught:
-        grammar_for(request(**fields))
+        await grammars.admit(request(**fields))
+    await grammars.close()
     assert caught.value.param == param
     assert "%llguidance" not in caught.value.message
 

@@ -204,3 +204,29 @@ def test_text_parts_are_joined_and_developer_is_system() -> None:
         ]
     )
     assert plain == [{"role": "system", "content": "ab"}]
+
+
+def call(arguments: str) -> list[dict[str, Any]]:
+    function = {"name": "f", "arguments": arguments}
+    return [{"role": "assistant", "tool_calls": [{"id": "1", "function": function}]}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("[" * 600 + "]" * 600, "64 levels"),
+        ("[" * 65 + "]" * 65, "64 levels"),
+        ("[" * 100_000, "64 levels"),
+        (r'{"a":"\ud83d"}', "half a character"),
+    ],
+)
+def test_arguments_that_nothing_can_render_are_refused(arguments: str, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said) as caught:
+        plain_messages(call(arguments))
+    assert caught.value.param == "messages[0].tool_calls"
+
+
+def test_arguments_that_can_be_rendered_stay_as_they_are() -> None:
+    for arguments in ("[" * 64 + "]" * 64, r'{"a":"\ud83d\ude42"}', '{"a": 1'):
+        parts = ChatTemplate(CHATML).render(plain_messages(call(arguments)), [], since=0)
+        assert parts

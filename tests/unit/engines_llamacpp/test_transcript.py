@@ -111,6 +111,37 @@ def test_memory_is_bounded_and_the_oldest_leaves_first() -> None:
     assert kept.get(owner("b")) is None
 
 
+def test_what_the_pool_keeps_too_leaves_first() -> None:
+    size = transcript([1], [1]).size_bytes
+    kept = Transcripts(3 * size)
+    for name in "abc":
+        kept.put(owner(name), transcript([1], [1]))
+    kept.stored(owner("c"), EntryId(7))
+    kept.put(owner("d"), transcript([1], [1]))
+    assert kept.get(owner("c")) is None
+    assert kept.entry(owner("c")) == EntryId(7)
+    assert all(kept.get(owner(name)) is not None for name in "abd")
+    kept.stored(owner("a"), EntryId(8))
+    kept.put(owner("a"), transcript([1], [2]))  # a turn later the pool has it no more as it is
+    kept.put(owner("e"), transcript([1], [1]))
+    assert kept.get(owner("b")) is None
+    assert kept.get(owner("a")) == transcript([1], [2])
+
+
+def test_many_idle_sessions_stay_within_the_bound() -> None:
+    kept = Transcripts(1 << 20)
+    for index in range(3_000):
+        name = f"s{index}"
+        kept.put(owner(name), transcript([200], list(range(200))))
+        kept.stored(owner(name), EntryId(index))
+        assert kept.size_bytes <= 1 << 20
+    assert 500 < len(kept) < 1_000
+    assert kept.entry(owner("s0")) == EntryId(0)
+    for index in range(3_000):
+        kept.forget(SessionId(f"s{index}"))
+    assert (len(kept), kept.size_bytes) == (0, 0)
+
+
 def test_forgetting_a_session_takes_all_its_branches_and_entries() -> None:
     kept = Transcripts(1 << 20)
     for branch in (0, 1):

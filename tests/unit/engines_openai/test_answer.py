@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import orjson
 import pytest
 
 from bedplate.engines.base import Delta
-from bedplate.engines.openai.answer import Answer, Usage
+from bedplate.engines.openai.answer import TOKENS_MAX, Answer, Usage
 from bedplate.errors import EngineError, EngineLost, EngineProtocolError, InvalidRequest
 
 
@@ -148,6 +149,64 @@ def test_half_a_character_at_the_end_becomes_a_replacement() -> None:
     )
     assert "".join(delta.content for delta in deltas) == "a\ufffd"
     assert answer.finished(1, "").message["content"] == "a\ufffd"
+
+
+def test_a_character_in_two_halves_beside_the_text_is_put_together() -> None:
+    answer, deltas = feed(
+        chunk({"reasoning_content": "so PIECE"}).replace(b"PIECE", b"\\ud83d"),
+        chunk({"reasoning_content": "PIECE then"}).replace(b"PIECE", b"\\ude00"),
+        chunk({"reasoning_content": ", PIECE"}).replace(b"PIECE", b"\\ud83d"),
+        chunk(finish_reason="stop"),
+    )
+    said = "".join(delta.extra["reasoning_content"] for delta in deltas if delta.extra)
+    assert said == "so \U0001f600 then, \ufffd"
+    assert answer.finished(1, "").message["reasoning_content"] == said
+
+
+def test_half_a_character_that_nothing_can_join_becomes_a_replacement() -> None:
+    """A name comes in one piece, and what is no text is not put together."""
+    call = {"index": 0, "id": "c", "function": {"name": "f PIECE", "arguments": "{}"}}
+    token = {"token": "PIECE", "top_logprobs": [{"token": "PIECE"}]}
+    events = (
+        chunk({"tool_calls": [call]}),
+        chunk({"content": "a"}, logprobs={"content": [token]}),
+        chunk({"details": [{"text": "PIECE"}]}),
+        chunk(finish_reason="tool_calls"),
+    )
+    answer, deltas = feed(*(event.replace(b"PIECE", b"\\ud83d") for event in events))
+    assert answer.finished(1, "").message["tool_calls"][0]["function"]["name"] == "f \ufffd"
+    assert deltas[1].logprobs == {
+        "content": [{"token": "\ufffd", "top_logprobs": [{"token": "\ufffd"}]}]
+    }
+    assert deltas[2].extra == {"details": [{"text": "\ufffd"}]}
+    for delta in deltas:
+        orjson.dumps((delta.content, delta.tool_calls, delta.logprobs, delta.extra))
+
+
+def test_json_nested_too_deep_for_its_halves_is_an_error() -> None:
+    for depth in (200, 50_000):
+        nested = b"[" * depth + b'"\\ud83d"' + b"]" * depth
+        with pytest.raises(EngineProtocolError):
+            feed(chunk({"details": "PIECE"}).replace(b'"PIECE"', nested))
+
+
+@pytest.mark.parametrize("field", ["prompt_tokens", "completion_tokens", "cached_tokens"])
+@pytest.mark.parametrize("count", [2**63, 10**9, TOKENS_MAX + 1, -1, 1.5, "7", True])
+def test_a_count_that_no_answer_can_have_is_an_error(field: str, count: Any) -> None:
+    usage: dict[str, Any] = {"prompt_tokens": 9, "completion_tokens": 3}
+    if field == "cached_tokens":
+        usage["prompt_tokens_details"] = {field: count}
+    else:
+        usage[field] = count
+    with pytest.raises(EngineProtocolError, match="counts"):
+        feed(json.dumps({"choices": [], "usage": usage}).encode())
+
+
+def test_cached_tokens_are_part_of_the_prompt() -> None:
+    details = {"cached_tokens": 10}
+    usage = {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": details}
+    answer, _ = feed(json.dumps({"choices": [], "usage": usage}).encode())
+    assert answer.usage == Usage(9, 9, 3)
 
 
 def test_logprobs_count_the_tokens_of_a_chunk() -> None:

@@ -62,6 +62,9 @@ def test_numbers_that_count_nothing_are_none() -> None:
     page = "vllm:prompt_tokens_total NaN\nvllm:generation_tokens_total +Inf\n"
     totals = read_totals(page, names("vllm"), model="m", kv_tokens=1)
     assert (totals.prompt_tokens, totals.out_tokens) == (None, None)
+    page = "vllm:prompt_tokens_total 9.2e18\nvllm:generation_tokens_total 1e15\n"
+    totals = read_totals(page, names("vllm"), model="m", kv_tokens=1)
+    assert (totals.prompt_tokens, totals.out_tokens) == (None, 10**15)
 
 
 @pytest.mark.parametrize(

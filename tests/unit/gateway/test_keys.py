@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bedplate.errors import ConfigError, NotAuthenticated
-from bedplate.gateway.keys import REREAD_NS, KeyStore
+from bedplate.gateway.keys import REREAD_NS, KeyStore, KeysUnavailable
 
 NOW = 10**18
 HOUR = 3600 * 10**9
@@ -181,6 +181,59 @@ def test_another_process_takes_effect_within_half_a_second(path: Path, store: Ke
         new = other.rotate(added.key_id, now_ns=NOW + REREAD_NS, grace_ns=0)
         assert store.authenticate(new.secret, NOW + 2 * REREAD_NS)
         refused(store, added.secret, NOW + 2 * REREAD_NS)
+
+
+def unavailable(store: KeyStore, secret: str, now: int) -> None:
+    with pytest.raises(KeysUnavailable) as caught:
+        store.authenticate(secret, now)
+    assert caught.value.http_status == 503
+
+
+def test_nobody_is_let_in_while_the_file_holds_no_keys(
+    path: Path, store: KeyStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = store.add("bank", now_ns=NOW).secret
+    good = path.read_bytes()
+    path.write_bytes(b"garbage, not a database " * 500)
+    for at in (NOW, NOW + 1, NOW + REREAD_NS, NOW + REREAD_NS + 1):
+        unavailable(store, secret, at)
+    assert caplog.text.count(path.name) == 1
+    path.write_bytes(good)
+    unavailable(store, secret, NOW + 2 * REREAD_NS - 1)
+    assert store.authenticate(secret, NOW + 2 * REREAD_NS)
+
+
+def test_nobody_is_let_in_while_the_file_is_gone(path: Path, store: KeyStore) -> None:
+    secret = store.add("bank", now_ns=NOW).secret
+    kept = path.rename(path.with_name("kept"))
+    unavailable(store, secret, NOW)
+    assert not path.exists()
+    kept.rename(path)
+    assert store.authenticate(secret, NOW + REREAD_NS)
+
+
+def test_a_row_that_makes_no_sense_lets_nobody_in(path: Path, store: KeyStore) -> None:
+    secret = store.add("bank", now_ns=NOW).secret
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE keys SET lanes = 'all'")
+    database.close()
+    unavailable(store, secret, NOW)
+    unavailable(store, secret, NOW + 1)
+
+
+def test_a_file_put_in_its_place_is_the_one_that_counts(path: Path, store: KeyStore) -> None:
+    mine = store.add("bank", now_ns=NOW)
+    assert store.authenticate(mine.secret, NOW)
+    with KeyStore(path.with_name("other.db")) as other:
+        theirs = other.add("fund", now_ns=NOW)
+    path.with_name("other.db").replace(path)
+    refused(store, mine.secret, NOW + REREAD_NS)
+    assert store.authenticate(theirs.secret, NOW + REREAD_NS).tenant == "fund"
+    for_all = path.with_name("for-all.db")
+    for_all.write_bytes(path.read_bytes())
+    for_all.chmod(0o644)
+    for_all.replace(path)
+    unavailable(store, theirs.secret, NOW + 2 * REREAD_NS)
 
 
 def test_nothing_is_read_again_while_nothing_changed(path: Path) -> None:

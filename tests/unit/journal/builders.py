@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from bedplate.journal import Journal, Record
+from bedplate.journal import Content, Journal, Record
 
 ORIGIN = "cell-1"
 START_NS = 1_700_000_000_000_000_000
@@ -23,6 +23,12 @@ def records(count: int, *, start: int = 0, step_ns: int = 1_000_000) -> list[Rec
         )
         for seq in range(start, start + count)
     ]
+
+
+def citing(seq: int, content: Content) -> Record:
+    """Return the note that cites a content, for its tenant and session."""
+    body = {"turn": f"t-{seq}", "hashes": [content.hash]}
+    return Record(seq, START_NS + seq * 1_000_000, "content", content.tenant, content.session, body)
 
 
 def written(folder: Path, batches: Sequence[int], *, step_ns: int = 1_000_000) -> list[Record]:

@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 
 from bedplate.errors import ChainBroken, JournalError, Truncated
-from bedplate.journal import Journal, Reader, verify
+from bedplate.journal import Content, Journal, Reader, Record, content_hash, verify
 from bedplate.journal.keys import PUBLIC_FILE, Signer, Verifier
 from bedplate.journal.storage import DATABASE_FILE
-from tests.unit.journal.builders import ORIGIN, records, written
+from tests.unit.journal.builders import ORIGIN, START_NS, citing, records, written
+
+
+def content(data: bytes, *, session: str) -> Content:
+    return Content(content_hash(data), "t", session, data)
 
 
 def checkpoint(folder: Path) -> bytes:
@@ -97,6 +101,12 @@ def test_a_checkpoint_of_another_cell_is_told_from_ours(tmp_path: Path) -> None:
         "UPDATE record SET tenant = 'wealth' WHERE seq = 7",
         "UPDATE record SET session = '' WHERE seq = 7",
         "UPDATE record SET seq = 2000 WHERE seq = 7",
+        "UPDATE record SET seq = -1 WHERE seq = 7",
+        "INSERT INTO record VALUES (-1, 0, 'note', '', '', x'7b7d')",
+        "INSERT INTO record VALUES (-9223372036854775808, 0, 'note', '', '', x'7b7d')",
+        "INSERT INTO record SELECT 9223372036854775807, time_ns, kind, tenant, session, body "
+        "FROM record WHERE seq = 1202",
+        "INSERT INTO checkpoint SELECT -2, note, frontier FROM checkpoint WHERE size = 2",
         "UPDATE record SET time_ns = 0 WHERE seq = 7",
         "UPDATE checkpoint SET size = 3 WHERE size = 2",
         "UPDATE checkpoint SET note = (SELECT max(note) FROM checkpoint)",
@@ -118,17 +128,49 @@ def test_changes_show_without_any_help_from_outside(tmp_path: Path, statement: s
 
 
 def test_changed_contents_show_and_erased_ones_do_not(tmp_path: Path) -> None:
-    from bedplate.journal import Content, content_hash
-
+    kept = [content(b"%d" % number, session=f"s-{number}") for number in range(200)]
     with Journal.open(tmp_path, origin=ORIGIN) as journal:
-        data = [b"%d" % number for number in range(200)]
-        journal.append(records(1), [Content(content_hash(d), "t", f"s-{d!r}", d) for d in data])
+        journal.append([citing(seq, cited) for seq, cited in enumerate(kept)], kept)
     assert verify(tmp_path).contents == 200
-    tamper(tmp_path, "DELETE FROM content WHERE session = 's-b''7'''")
+    tamper(tmp_path, "DELETE FROM content WHERE session = 's-7'")
     assert verify(tmp_path).contents == 199
-    tamper(tmp_path, "UPDATE content SET data = x'00' WHERE session = 's-b''8'''")
+    tamper(tmp_path, "UPDATE content SET data = x'00' WHERE session = 's-8'")
     with pytest.raises(ChainBroken, match="was changed"):
         verify(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE content SET tenant = 'wealth' WHERE session = 's-1'",
+        "UPDATE content SET session = 's-2' WHERE session = 's-1'",
+        "INSERT INTO content SELECT 'wealth', session, hash, data FROM content LIMIT 1",
+        f"INSERT INTO content VALUES ('t', 's-1', '{content_hash(b'forged')}', '{{}}')",
+        f"INSERT INTO content VALUES ('', '', '{content_hash(b'')}', x'')",
+        "INSERT INTO content VALUES ('', '', '', x'')",
+    ],
+)
+def test_contents_that_no_record_of_their_session_cites_show(
+    tmp_path: Path, statement: str
+) -> None:
+    kept = [content(b"%d" % number, session=f"s-{number}") for number in range(3)]
+    with Journal.open(tmp_path, origin=ORIGIN) as journal:
+        journal.append([citing(seq, cited) for seq, cited in enumerate(kept)], kept)
+        assert verify(tmp_path).contents == 3
+    tamper(tmp_path, statement.replace("'{}'", f"x'{b'forged'.hex()}'"))
+    with pytest.raises(ChainBroken, match=r"is cited by no record|was changed"):
+        verify(tmp_path)
+
+
+def test_each_kind_of_note_that_cites_is_known(tmp_path: Path) -> None:
+    kept = [content(word.encode(), session=word) for word in ("recognised", "answered", "snapshot")]
+    notes = [
+        Record(seq, START_NS + seq, cited.session, "t", cited.session, {"content": cited.hash})
+        for seq, cited in enumerate(kept)
+    ]
+    with Journal.open(tmp_path, origin=ORIGIN) as journal:
+        journal.append(notes, kept)
+    assert verify(tmp_path).contents == 3
 
 
 def test_deep_finds_a_body_that_is_not_canonical(tmp_path: Path) -> None:

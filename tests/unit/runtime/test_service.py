@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
+from bedplate.config import Config
+from bedplate.config.tree import TenantLimits
 from bedplate.core import view
-from bedplate.core.ids import CardId, SessionId, TurnId
-from bedplate.engines.base import Delta, Finished, Started
+from bedplate.core.ids import CardId, ModelId, SessionId, TenantId, TurnId
+from bedplate.engines.base import Delta, Embeddings, Finished, Started
 from bedplate.errors import (
     ContextTooLong,
     EngineError,
     EngineTimeout,
+    JournalError,
+    QuotaExceeded,
     UnknownModel,
     UnknownSession,
 )
@@ -224,6 +229,63 @@ async def test_embeddings_are_metered_before_they_leave(start: Start) -> None:
     assert result.prompt_tokens == 9
     (row,) = list(service.journal.read(kinds=("usage",)))
     assert (row.tenant, row.body["prompt_tokens"], row.body["event_seq"]) == ("acme", 9, 0)
+
+
+async def test_embeddings_keep_to_the_limits_of_their_tenant(start: Start) -> None:
+    """In buckets of their own: what a tenant embeds takes nothing from its turns."""
+    limits = TenantLimits(inflight_max=1, requests_per_minute=2, tokens_per_minute=10)
+    engine = ScriptedEngine()
+    service = await start(engine, config=Config(defaults=limits))
+    acme, rival, model = TenantId("acme"), TenantId("rival"), ModelId("m")
+    gate, embed = asyncio.Event(), engine.embed
+
+    async def held(inputs: Sequence[str]) -> Embeddings:
+        await gate.wait()
+        return await embed(inputs)
+
+    engine.embed = held  # type: ignore[method-assign]
+    first = asyncio.ensure_future(service.embed(acme, 0, model, ["four"]))
+    await asyncio.sleep(0)
+    with pytest.raises(QuotaExceeded, match="1 calls in flight"):
+        await service.embed(acme, 0, model, ["four"])
+    gate.set()
+    await first
+    assert (await service.embed(rival, 0, model, ["of twelve ch"])).prompt_tokens == 12
+    with pytest.raises(QuotaExceeded, match="10 tokens a minute") as caught:
+        await service.embed(rival, 0, model, ["a"])
+    assert caught.value.retry_after_s is not None
+    await service.embed(acme, 0, model, ["four"])
+    with pytest.raises(QuotaExceeded, match="2 requests a minute"):
+        await service.embed(acme, 0, model, ["four"])
+    await read_all(service.submit(call("t1", tenant="acme", tokens=5)))
+
+
+async def test_embeddings_that_fail_leave_the_limits_as_they_were(start: Start) -> None:
+    engine = ScriptedEngine()
+    limits = TenantLimits(inflight_max=1, tokens_per_minute=10)
+    service = await start(engine, config=Config(defaults=limits))
+    embed = engine.embed
+
+    async def broken(inputs: Sequence[str]) -> Embeddings:
+        raise EngineError("broken")
+
+    engine.embed = broken  # type: ignore[method-assign]
+    for _ in range(3):
+        with pytest.raises(EngineError, match="broken"):
+            await service.embed(TenantId("acme"), 0, ModelId("m"), ["x" * 100])
+    engine.embed = embed  # type: ignore[method-assign]
+    await service.embed(TenantId("acme"), 0, ModelId("m"), ["x"])
+
+
+async def test_while_the_journal_is_stalled_nothing_is_embedded(start: Start) -> None:
+    service = await start(ScriptedEngine())
+    service._committer.stalled = True
+    with pytest.raises(JournalError):
+        await service.embed(TenantId("acme"), 0, ModelId("m"), ["x"])
+    with pytest.raises(JournalError):
+        service.check_writable()
+    service._committer.stalled = False
+    await service.embed(TenantId("acme"), 0, ModelId("m"), ["x"])
 
 
 async def test_drain_lets_turns_end_then_cancels_and_says_so(start: Start) -> None:

@@ -147,6 +147,21 @@ def test_codes_of_the_core_become_errors(
     assert error.message.endswith(": why")
 
 
+@pytest.mark.parametrize(
+    ("why", "word"), [("admission", "all KV room is reserved"), ("home_busy", "that card is busy")]
+)
+def test_a_turn_that_waited_is_told_for_what(why: str, word: str) -> None:
+    error = error_of("lane_full", f"waited 60 s ({why})", retry_after_ns=1, refused=True)
+    assert isinstance(error, errors.LaneFull)
+    assert error.message.startswith("the turn waited 60 s")
+    assert word in error.message
+    assert "queue" not in error.message
+    full = error_of("lane_full", "64 turns wait", retry_after_ns=1, refused=True)
+    assert (
+        full.message == "the queue of this tenant and lane is full; try again later: 64 turns wait"
+    )
+
+
 def test_ends_and_tools() -> None:
     assert [status_of(r) for r in ("stop", "length", "tool_calls", "content_filter")] == [
         "stop",

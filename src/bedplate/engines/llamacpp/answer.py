@@ -96,6 +96,8 @@ class Answer:
         logprobs: int | None,
     ) -> None:
         self.ending: Ending | None = None
+        self.stop = ""
+        """How it ended, in the server's words: eos, word (a stop string) or limit."""
         self.started = False
         self._prompt_tokens = prompt_tokens
         self._delivered = earlier
@@ -104,6 +106,7 @@ class Answer:
         self._earlier_tokens = earlier.tokens
         self._earlier_exact = earlier.exact
         self._text = [earlier.text]
+        self._raw: list[str] = []
         self._parser = CallParser() if tools else None
         self._logprobs = logprobs
         self._ids: list[int] = []
@@ -130,6 +133,11 @@ class Answer:
         """Prompt tokens that the server reported as reused; 0 until it began."""
         return self._cached
 
+    @property
+    def text(self) -> str:
+        """What the model wrote in this run, calls as it wrote them."""
+        return "".join(self._raw)
+
     def feed(self, events: Sequence[JsonObject]) -> list[Output]:
         """Take events that arrived together; return a Started, a Delta, a Finished, as they fit."""
         outputs: list[Output] = []
@@ -153,7 +161,8 @@ class Answer:
         if final is not None:
             lost = int(final["tokens_predicted"]) - self._counted
             self._counted += lost
-        pieces = self._pieces("".join(texts), last=final is not None)
+        self._raw += texts
+        pieces = self._pieces("".join(texts), final)
         if pieces.text or pieces.deltas or logprobs or self._counted > counted:
             outputs.append(
                 Delta(
@@ -171,6 +180,7 @@ class Answer:
                     exact=self._complete,
                 )
         if final is not None:
+            self.stop = final["stop_type"]
             self.ending = self._end(final, lost=lost)
             outputs.append(self._finished(final))
         return outputs
@@ -204,13 +214,13 @@ class Answer:
         before = self._fragments.lost(self._last_content, lost, self._last_id)
         return None if before is None else [*before, self._last_id]
 
-    def _pieces(self, text: str, *, last: bool) -> Pieces:
+    def _pieces(self, text: str, final: JsonObject | None) -> Pieces:
         if self._parser is None:
             self._text.append(text)
             return Pieces(text)
         pieces = self._parser.feed(text)
-        if last:
-            rest = self._parser.finish()
+        if final is not None:
+            rest = self._parser.finish(at_limit=final["stop_type"] == "limit")
             pieces.text += rest.text
             pieces.deltas += rest.deltas
         self._text.append(pieces.text)

@@ -6,7 +6,8 @@
 
 Arguments leave as the model writes them, character by character the same; where a piece ends does
 not matter, inside an escape or not. What could still become a tag is held back, white space before
-it too. Nothing is added that the model did not write: a call cut short stays cut short.
+it too. Nothing is added that the model did not write: a call cut short stays cut short. At a token
+limit what has begun to be a call and is none yet is left out: its markup is no text for a client.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import re
 import secrets
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 
@@ -59,14 +61,17 @@ class CallParser:
             pass
         return pieces
 
-    def finish(self) -> Pieces:
-        """Return what was held back, at the end of the answer."""
+    def finish(self, *, at_limit: bool) -> Pieces:
+        """Return what was held back, at the end of the answer; `at_limit`: not the model's end."""
         pieces = Pieces()
         if self._state == self._in_text:
-            if not (self.calls and self._held.isspace()):
-                pieces.text = self._held
+            held = self._held[: _tag_start(self._held)] if at_limit else self._held
+            if not (self.calls and held.isspace()):
+                pieces.text = held
         elif self._state == self._in_head:
             self._whole_call(self._held, pieces, closed=False)
+            if at_limit and not pieces.deltas and self._held.lstrip()[:1] in ("", "{"):
+                pieces.text = ""
         if self._state != self._in_arguments:
             self._held = ""
         return pieces
@@ -86,8 +91,9 @@ class CallParser:
 
     def _in_head(self, pieces: Pieces) -> bool:
         match = _HEAD.match(self._held)
-        if match:
-            self._begin(str(orjson.loads(match[1])), pieces)
+        name = _parsed(match[1]) if match else None
+        if match and isinstance(name, str):
+            self._begin(name, pieces)
             self._held = self._held[match.end() :]
             self._depth, self._quoted, self._escaped = 0, False, False
             self._state = self._in_arguments
@@ -161,10 +167,7 @@ class CallParser:
 
     def _whole_call(self, inner: str, pieces: Pieces, *, closed: bool) -> None:
         """Take a call whose head is unusual; what is no call goes back into the text."""
-        try:
-            value = orjson.loads(inner)
-        except orjson.JSONDecodeError:
-            value = None
+        value = _parsed(inner)
         if isinstance(value, dict) and isinstance(value.get("name"), str) and "arguments" in value:
             arguments = value["arguments"]
             text = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
@@ -172,6 +175,14 @@ class CallParser:
             self._extend(text, pieces)
         else:
             pieces.text += CALL_OPEN + inner + (CALL_CLOSE if closed else "")
+
+
+def _parsed(text: str) -> Any:
+    """Return the JSON value of a text, None where it is not JSON."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
 
 
 def _tag_start(text: str) -> int:

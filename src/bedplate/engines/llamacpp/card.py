@@ -51,6 +51,12 @@ BACKOFF_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 STABLE_SECONDS = 60.0
 """A card that served this long starts its backoff anew."""
 LOG_TAIL_BYTES = 600
+ENDED = "process ended"
+WATCH_SECONDS = 1.0
+DOOR_SECONDS = 2.0
+"""Longest wait for a sign of life; the second that is missed in a row ends the card."""
+STUCK_SECONDS = 20.0
+"""Longest time in which no batch ends: a batch, or one slot saved."""
 
 
 SERVER_VERSION = f"xllamacpp {importlib.metadata.version('xllamacpp')}"
@@ -74,6 +80,8 @@ class Card:
         self.client: CardClient | None = None
         self.base = Counters(0, 0, 0, 0)
         self.restarts = 0
+        self.silent = False
+        """True while the card is up and was not heard: another is asked first."""
         self._settings = settings
         self._on_up = on_up
         self._on_down = on_down
@@ -87,6 +95,7 @@ class Card:
         self._process: subprocess.Popen[bytes] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
+        self._why = ENDED
 
     @property
     def pid(self) -> int:
@@ -119,6 +128,7 @@ class Card:
         self._tasks.append(asyncio.create_task(self._heartbeat()))
         await self._bring_up()
         self._tasks.append(asyncio.create_task(self._keep_up()))
+        self._tasks.append(asyncio.create_task(self._watch()))
 
     async def stop(self) -> None:
         """End the process, politely first, and forget its state file."""
@@ -152,6 +162,7 @@ class Card:
             "model_path": str(model.path),
             "model_digest": model.digest,
             "kv_tokens": settings.kv_tokens + SPARE_TOKENS,
+            "kv_bytes": (settings.kv_tokens + SPARE_TOKENS) * model.kv_bytes_per_token,
             "kv_type": settings.kv_type,
             "slots": settings.slots,
             "batch_tokens": settings.batch_tokens,
@@ -180,6 +191,7 @@ class Card:
     async def _bring_up(self) -> None:
         """Adopt or start a process; on return the card is up and reported."""
         self.client = await self._adopt() or await self._spawn()
+        self.silent = False
         self._on_up(self)
 
     async def _adopt(self) -> CardClient | None:
@@ -252,8 +264,13 @@ class Card:
         while True:
             began = time.monotonic()
             await self._ended()
-            await self._release_client()
-            self._on_down(self, "process ended")
+            client, self.client = self.client, None
+            if client is not None:
+                client.fail_calls()
+            self._on_down(self, self._why)
+            self._why = ENDED
+            if client is not None:
+                await client.close()
             if time.monotonic() - began > STABLE_SECONDS:
                 attempt = 0
             while True:
@@ -265,6 +282,34 @@ class Card:
                     break
                 except BedplateError as error:
                     _LOG.warning("card %s does not start: %s", self.id, error.message)
+
+    async def _watch(self) -> None:
+        """Kill a process that lives and does not answer; `_keep_up` then starts another.
+
+        Two things are asked: whether its door answers, which takes no time while it computes, and
+        whether its slots do, which takes as long as the batch in progress.
+        """
+        stuck_since = 0.0
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            client = self.client
+            if client is None or self._settings.embeddings:
+                continue
+            alive = await client.answers("/health", DOOR_SECONDS)
+            # Once more, as a gateway that stood still itself finds its own time-out first.
+            alive = alive or await client.answers("/health", DOOR_SECONDS)
+            now = time.monotonic()
+            if alive and await client.answers("/slots", DOOR_SECONDS):
+                stuck_since = 0.0
+                self.silent = False
+                continue
+            stuck_since = stuck_since or now
+            self.silent = True
+            if client is self.client and (not alive or now - stuck_since > STUCK_SECONDS):
+                _LOG.error("card %s does not answer: it is killed", self.id)
+                self._why = "does not answer"
+                stuck_since = 0.0
+                self.kill()
 
     async def _ended(self) -> None:
         """Return when the process is gone, at once: by its pidfd, child or adopted alike."""

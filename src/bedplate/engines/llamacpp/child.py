@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from types import FrameType
@@ -20,6 +22,8 @@ from typing import Any
 LOG_BYTES_MAX = 4 << 20
 """A log file is rotated beyond this size; one older file is kept."""
 WATCH_SECONDS = 0.5
+GROWTH_BYTES = 1 << 30
+SLOT_GROWTH_BYTES = 64 << 20
 
 
 def start_ticks(pid: int) -> int:
@@ -38,7 +42,7 @@ def start_ticks(pid: int) -> int:
 
 def write_private(path: Path, value: dict[str, Any]) -> None:
     """Write JSON to a file that only this user can read, whole or not at all."""
-    temporary = path.with_suffix(f".{os.getpid()}.new")
+    temporary = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.new")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         json.dump(value, file)
@@ -81,12 +85,26 @@ def _serve(params: dict[str, Any]) -> Any:
     common.hostnames = ["127.0.0.1"]
     common.port = 0
     common.api_keys = [params["secret"]]
-    common.n_threads_http = params["slots"] + 4
+    # One a stream, one a slot call that waits for it, and some for what must never wait.
+    common.n_threads_http = 2 * params["slots"] + 8
     common.endpoint_slots = common.endpoint_metrics = True
     common.use_jinja = False
     common.ui = False
     common.verbosity = params["verbosity"]
     return xllamacpp.Server(common)
+
+
+def bound_memory(kv_bytes: int, slots: int) -> None:
+    """Let this process grow by a stated margin over what it holds now, with its model loaded.
+
+    What a client's request makes it allocate beyond that ends this card and not the machine. The
+    margin: its KV once more (a slot is copied while it is saved), 1 GiB, 64 MiB a slot.
+    """
+    status = Path("/proc/self/status").read_text()
+    held = int(status.partition("VmData:")[2].split()[0]) << 10
+    limit = held + kv_bytes + GROWTH_BYTES + slots * SLOT_GROWTH_BYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _stop(_signal: int, _frame: FrameType | None) -> None:
@@ -123,6 +141,7 @@ def main(arguments: list[str]) -> None:
         server = _serve(params)
     except RuntimeError as error:
         raise SystemExit(f"the server does not start: {error}") from error
+    bound_memory(params["kv_bytes"], params["slots"])
     write_private(
         Path(params["state"]),
         {

@@ -1,13 +1,18 @@
 """HTTP to one card: the handful of llama.cpp server calls that the adapter uses.
 
 Every foreign error is mapped here: no other module of the adapter sees aiohttp's.
+
+No call outlives its card. The process's end is known from its pidfd, perhaps before its sockets'
+ends are read, and aiohttp wakes no reader of a body whose session is closed under it. So every
+wait here has a lifetime that `fail_calls` ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import orjson
@@ -29,6 +34,7 @@ CALL_SECONDS = 30.0
 LINE_BYTES_MAX = 8 << 20
 _DATA = b"data: "
 _NO_EVENT = (b"", b":", b"\r")
+_Answer = TypeVar("_Answer")
 
 
 class CardClient:
@@ -41,6 +47,8 @@ class CardClient:
     def __init__(self, card: str, address: str, secret: str) -> None:
         self.address = address
         self._card = card
+        self._gone = False
+        self._waits: set[asyncio.Timeout] = set()
         self._http = aiohttp.ClientSession(
             base_url=address,
             headers={"Authorization": f"Bearer {secret}", "Content-Type": "application/json"},
@@ -49,8 +57,15 @@ class CardClient:
             read_bufsize=LINE_BYTES_MAX,
         )
 
+    def fail_calls(self) -> None:
+        """Fail all calls in flight and all later ones with EngineLost: the process has ended."""
+        self._gone = True
+        for wait in self._waits:
+            wait.reschedule(0.0)
+
     async def close(self) -> None:
-        """Close all connections."""
+        """Fail what is in flight and close all connections."""
+        self.fail_calls()
         await self._http.close()
 
     async def complete(self, body: JsonObject) -> AsyncGenerator[list[JsonObject]]:
@@ -59,13 +74,15 @@ class CardClient:
         Closing the iterator closes the connection, at which the server stops.
         """
         with self._mapped():
-            async with self._http.post(
+            post = self._http.post(
                 "/completion", data=orjson.dumps(body), timeout=aiohttp.ClientTimeout(total=None)
-            ) as response:
+            )
+            async with await self._while_up(post) as response:
                 if response.status != 200:
-                    raise self._failure(response.status, await response.read())
+                    body_read = await self._while_up(response.read())
+                    raise self._failure(response.status, body_read)
                 rest = b""
-                async for chunk in response.content.iter_any():
+                while chunk := await self._while_up(response.content.readany()):
                     lines = (rest + chunk).split(b"\n")
                     rest = lines.pop()
                     events = [self._event(line) for line in lines if line[:1] not in _NO_EVENT]
@@ -116,39 +133,67 @@ class CardClient:
     async def slots(self) -> list[JsonObject]:
         """Return the server's view of its slots, by slot id."""
         with self._mapped():
-            async with self._http.get("/slots") as response:
-                body = await response.read()
-                if response.status != 200:
-                    raise self._failure(response.status, body)
-                rows = orjson.loads(body)
-        return sorted(rows, key=lambda row: int(row["id"]))
+            rows = orjson.loads(await self._body(self._http.get("/slots")))
+            return sorted(rows, key=lambda row: int(row["id"]))
+
+    async def answers(self, path: str, within_s: float) -> bool:
+        """Tell whether the server answers a GET in time; whatever it says is a sign of life."""
+        try:
+            async with asyncio.timeout(within_s):
+                with self._mapped():
+                    await self._body(self._http.get(path))
+        except (TimeoutError, EngineTimeout, EngineLost):
+            return False
+        except BedplateError:
+            pass
+        return True
 
     async def counters(self) -> Counters:
         """Return the server's own totals."""
         with self._mapped():
-            async with self._http.get("/metrics") as response:
-                body = await response.read()
-                if response.status != 200:
-                    raise self._failure(response.status, body)
-        return parse_metrics(body.decode())
+            page = await self._body(self._http.get("/metrics"))
+        return parse_metrics(page.decode())
 
     async def _call(self, path: str, body: JsonObject) -> JsonObject:
         with self._mapped():
-            async with self._http.post(path, data=orjson.dumps(body)) as response:
-                raw = await response.read()
-                if response.status != 200:
-                    raise self._failure(response.status, raw)
-                answer = orjson.loads(raw)
+            post = self._http.post(path, data=orjson.dumps(body))
+            answer = orjson.loads(await self._body(post))
         if not isinstance(answer, dict):
             raise EngineProtocolError(f"card {self._card} answered {path} with no object")
         return answer
 
+    async def _body(self, request: Awaitable[aiohttp.ClientResponse]) -> bytes:
+        """Return the whole answer to a request."""
+        async with await self._while_up(request) as response:
+            body = await self._while_up(response.read())
+            if response.status != 200:
+                raise self._failure(response.status, body)
+            return body
+
+    async def _while_up(self, wait: Awaitable[_Answer]) -> _Answer:
+        """Wait no longer than the card lives."""
+        async with asyncio.timeout_at(0.0 if self._gone else None) as lifetime:
+            self._waits.add(lifetime)
+            try:
+                return await wait
+            finally:
+                self._waits.discard(lifetime)
+
     @contextmanager
     def _mapped(self) -> Iterator[None]:
+        if self._gone:
+            raise EngineLost(f"card {self._card} is gone")
         try:
             yield
         except TimeoutError as error:
+            if self._gone:
+                raise EngineLost(f"card {self._card} ended in the middle of a call") from error
             raise EngineTimeout(f"card {self._card} did not answer in time") from error
+        except RuntimeError as error:
+            if not self._gone:
+                raise
+            # aiohttp's answer to a read from a connection that was closed here.
+            raise EngineLost(f"card {self._card} ended in the middle of a call") from error
         except (aiohttp.ClientError, ConnectionError) as error:
             raise EngineLost(f"the connection to card {self._card} broke: {error}") from error
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:

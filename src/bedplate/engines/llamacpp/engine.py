@@ -30,8 +30,10 @@ from bedplate.engines.base import (
 )
 from bedplate.engines.llamacpp.answer import Answer
 from bedplate.engines.llamacpp.fleet import Fleet
-from bedplate.engines.llamacpp.grammar import grammar_for
-from bedplate.engines.llamacpp.model import Licence, Model, licence_of, open_model
+from bedplate.engines.llamacpp.grammar import must_call
+from bedplate.engines.llamacpp.grammars import Grammars
+from bedplate.engines.llamacpp.model import Model, licence_of, open_model
+from bedplate.engines.llamacpp.packages import Licence
 from bedplate.engines.llamacpp.prompting import Prompter, PromptIds, finished_transcript
 from bedplate.engines.llamacpp.request import (
     PARAMS,
@@ -56,8 +58,8 @@ from bedplate.pool import KvPool
 
 _LOG = logging.getLogger(__name__)
 
-TRANSCRIPT_BYTES_MAX = 256 << 20
-"""Memory for the transcripts of all branches; the least recently used leave first."""
+TRANSCRIPT_BYTES_MAX = 64 << 20
+"""Memory for the transcripts of all branches; what the pool holds too leaves first."""
 SETTLE_SECONDS = 10.0
 SETTLE_POLL_SECONDS = 0.02
 
@@ -74,6 +76,7 @@ class LlamaCppEngine:
         self._storing: Storing | None = None
         self._stops: tuple[str, ...] = ()
         self._transcripts = Transcripts(TRANSCRIPT_BYTES_MAX)
+        self._grammars = Grammars()
 
     @property
     def name(self) -> str:
@@ -136,6 +139,7 @@ class LlamaCppEngine:
         if self._fleet is not None:
             await self._fleet.stop()
             self._fleet = None
+        await self._grammars.close()
 
     async def prepare(self, request: ChatRequest, lineage: Lineage) -> Prompt:
         """Render and count the prompt; only messages that the branch does not know become tokens.
@@ -145,7 +149,7 @@ class LlamaCppEngine:
             NoEngine: no card is up to count tokens.
         """
         check_request(request)
-        grammar = grammar_for(request)
+        grammar = await self._grammars.admit(request)
         known = await self._known(_owner(lineage))
         if known is None and lineage.fork_of >= 0:
             known = await self._known(_owner(lineage)._replace(branch=BranchId(lineage.fork_of)))
@@ -186,6 +190,7 @@ class LlamaCppEngine:
                 last = outputs[-1] if outputs else None
                 if isinstance(last, Finished):
                     assert answer.ending is not None
+                    await self._check(turn, answer, last)
                     hashed = message_hash(last.message)
                     transcript = finished_transcript(payload, hashed, answer.ending)
                     self._transcripts.put(_owner(turn.lineage), transcript)
@@ -239,25 +244,38 @@ class LlamaCppEngine:
         """After a cut run, wait until its slot is free, and book what the server did unseen."""
         card = self.fleet.cards[turn.card]
         ledger = self.fleet.ledgers[turn.card]
-        deadline = time.monotonic() + SETTLE_SECONDS
         try:
-            while time.monotonic() < deadline:
-                slot = (await card.server().slots())[turn.slot]
-                if not slot["is_processing"]:
-                    held = int(slot.get("n_prompt_tokens", 0))
-                    if answer.started:
-                        ledger.unseen_answer(held - prompt_tokens + 1 - answer.counted)
-                    else:
-                        ledger.unseen_prompt(held, answer.cached or turn.expect_cached_tokens)
-                    return
-                await asyncio.sleep(SETTLE_POLL_SECONDS)
+            async with asyncio.timeout(SETTLE_SECONDS):
+                while True:
+                    slot = (await card.server().slots())[turn.slot]
+                    if not slot["is_processing"]:
+                        break
+                    await asyncio.sleep(SETTLE_POLL_SECONDS)
         except EngineError as error:
             _LOG.info("card %s: not seen to stop turn %s: %s", card.id, turn.turn, error.message)
             return
-        _LOG.error("card %s does not stop turn %s", card.id, turn.turn)
+        except TimeoutError:
+            _LOG.error("card %s does not stop turn %s", card.id, turn.turn)
+            return
+        held = int(slot.get("n_prompt_tokens", 0))
+        if answer.started:
+            ledger.unseen_answer(held - prompt_tokens + 1 - answer.counted)
+        else:
+            ledger.unseen_prompt(held, answer.cached or turn.expect_cached_tokens)
+
+    async def _check(self, turn: TurnRun, answer: Answer, end: Finished) -> None:
+        """Check that the server kept to the grammar, where the model ended its answer itself."""
+        payload = turn.prompt.payload
+        assert isinstance(payload, PromptIds)
+        by_client = answer.stop == "word" and turn.request.stop
+        if payload.grammar is None or answer.stop == "limit" or by_client:
+            return
+        await self._grammars.check(payload.grammar, answer.text)
+        if must_call(turn.request) and not end.message.get("tool_calls"):
+            raise EngineError("the engine gave no tool call although one was required")
 
     async def _tokenize(self, content: Sequence[str | int], first: bool) -> list[int]:
-        return await self.fleet.any_card().server().tokenize(content, add_special=first)
+        return await self.fleet.tokenize(content, add_special=first)
 
     def _moves(self) -> Storing:
         if self._storing is None:

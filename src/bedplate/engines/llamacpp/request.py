@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from bedplate.engines.base import ChatRequest, JsonObject, TurnRun
 from bedplate.engines.llamacpp.answer import FINAL_FIELDS
+from bedplate.engines.llamacpp.bounds import DATA_DEPTH_MAX, too_deep
 from bedplate.engines.llamacpp.grammar import must_call
 from bedplate.engines.llamacpp.prompting import PromptIds
 from bedplate.engines.llamacpp.transcript import unpack
 from bedplate.errors import InvalidRequest
 
-PARAMS = frozenset({"top_k", "min_p", "typical_p", "repeat_penalty", "repeat_last_n", "ignore_eos"})
+_RANGES: dict[str, tuple[type[int | float], float, float]] = {
+    "top_k": (int, -1, 1 << 20),
+    "min_p": (float, 0, 1),
+    "typical_p": (float, 0, 1),
+    "repeat_penalty": (float, 0, 100),
+    "repeat_last_n": (int, -1, 1 << 16),
+}
+"""Kind, least and largest value; the server keeps as many tokens as `repeat_last_n` says."""
+PARAMS = frozenset({*_RANGES, "ignore_eos"})
 """Parameters beyond OpenAI's that the server takes as they are."""
+LOGIT_BIAS_MAX = 1_024
+_TOKEN_MAX = (1 << 31) - 1
 TOP_LOGPROBS_MAX = 20
 _SEEDS = (1 << 32) - 1
 """The largest seed of the server means a random one."""
@@ -33,6 +45,7 @@ def check_request(request: ChatRequest) -> None:
     for name in request.extra:
         if name not in PARAMS:
             raise InvalidRequest(f"this model does not take {name}", param=name)
+        _check_param(name, request.extra[name])
     names = set()
     for index, tool in enumerate(request.tools):
         function = tool.get("function")
@@ -40,6 +53,10 @@ def check_request(request: ChatRequest) -> None:
             raise InvalidRequest("only function tools are supported", param=f"tools[{index}]")
         if not isinstance(function.get("name"), str) or not function["name"]:
             raise InvalidRequest("a function needs a name", param=f"tools[{index}].function.name")
+        if too_deep(tool):
+            raise InvalidRequest(
+                f"a tool may nest {DATA_DEPTH_MAX} levels", param=f"tools[{index}].function"
+            )
         names.add(function["name"])
     if must_call(request) and not names:
         raise InvalidRequest("tool_choice asks for a call, but there are no tools", param="tools")
@@ -50,6 +67,18 @@ def check_request(request: ChatRequest) -> None:
     ):
         raise InvalidRequest("tool_choice must be none, auto or required", param="tool_choice")
     _logit_bias(request)
+
+
+def _check_param(name: str, value: Any) -> None:
+    if name not in _RANGES:
+        if not isinstance(value, bool):
+            raise InvalidRequest(f"{name} must be true or false", param=name)
+        return
+    kind, least, most = _RANGES[name]
+    numeric = isinstance(value, int if kind is int else int | float)
+    if not numeric or isinstance(value, bool) or not least <= value <= most:
+        what = "an integer" if kind is int else "a number"
+        raise InvalidRequest(f"{name} must be {what} from {least} to {most}", param=name)
 
 
 def reads_calls(request: ChatRequest) -> bool:
@@ -96,9 +125,15 @@ def completion_body(turn: TurnRun, payload: PromptIds, stops: tuple[str, ...]) -
 
 
 def _logit_bias(request: ChatRequest) -> list[list[Any]]:
+    given = request.logit_bias or {}
+    if len(given) > LOGIT_BIAS_MAX:
+        raise InvalidRequest(f"logit_bias may name {LOGIT_BIAS_MAX} tokens", param="logit_bias")
     try:
-        return [[int(token), float(bias)] for token, bias in (request.logit_bias or {}).items()]
-    except (TypeError, ValueError) as error:
+        biases = [[int(token), float(bias)] for token, bias in given.items()]
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidRequest(
             "logit_bias must map token ids to numbers", param="logit_bias"
         ) from error
+    if not all(0 <= token <= _TOKEN_MAX and math.isfinite(bias) for token, bias in biases):
+        raise InvalidRequest("logit_bias holds a number out of range", param="logit_bias")
+    return biases

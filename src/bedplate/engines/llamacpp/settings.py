@@ -16,16 +16,18 @@ class Settings:
     """How one engine runs.
 
     `path` is a GGUF file or `package:NAME` of a known package; `digest` pins its sha256 (empty: the
-    known one of a package, unpinned for a path). `kv_tokens` is the KV of one card, shared by its
-    `slots`. `context_tokens` bounds one session (0: what card and model allow). `chat_template` is
-    `chatml` (ours), `model` (the GGUF's own) or the path of a Jinja template. A card that hears
-    nothing from its gateway for `orphan_seconds` exits.
+    known one of a package, unpinned for a path). A package's file lies in `cache_dir`, shared by
+    all data directories, or in `data_dir` where there is none. `kv_tokens` is the KV of one card,
+    shared by its `slots`. `context_tokens` bounds one session (0: what card and model allow).
+    `chat_template` is `chatml` (ours), `model` (the GGUF's own) or the path of a Jinja template. A
+    card that hears nothing from its gateway for `orphan_seconds` exits.
     """
 
     name: str
     model: str
     path: str
     data_dir: Path
+    cache_dir: Path | None = None
     digest: str = ""
     cards: int = 2
     slots: int = 4

@@ -70,6 +70,7 @@ class Storing:
         found = decode(opened.meta)
         if found is not None:
             self._transcripts.put(owner, found)
+            self._transcripts.stored(owner, entry)
         return found
 
     async def store(self, client: CardClient, slot: int, owner: Owner, entry: EntryId) -> StoredKv:

@@ -22,6 +22,7 @@ import jinja2
 import jinja2.sandbox
 
 from bedplate.engines.base import JsonObject
+from bedplate.engines.llamacpp.bounds import DATA_DEPTH_MAX, too_deep
 from bedplate.engines.llamacpp.model import Model
 from bedplate.engines.llamacpp.special import Specials
 from bedplate.errors import ConfigError, InvalidRequest
@@ -240,15 +241,35 @@ def _plain_call(call: Any, where: str) -> JsonObject:
         raise InvalidRequest(f"{where}: a tool call needs a function", param=f"{where}.tool_calls")
     arguments = function.get("arguments", "")
     if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except ValueError:
-            pass  # an answer that was cut at its limit comes back as the text that it was
+        arguments = _parsed(arguments, where)
+    if too_deep(arguments):
+        raise InvalidRequest(
+            f"{where}: arguments may nest {DATA_DEPTH_MAX} levels", param=f"{where}.tool_calls"
+        )
     return {
         "id": str(call.get("id", "")),
         "type": "function",
         "function": {"name": function["name"], "arguments": arguments},
     }
+
+
+def _parsed(arguments: str, where: str) -> Any:
+    """Return arguments as a value; what was cut at a limit comes back as the text that it was."""
+    try:
+        value = json.loads(arguments)
+        if "\\u" in arguments:
+            _to_json(value).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"{where}: arguments hold half a character", param=f"{where}.tool_calls"
+        ) from error
+    except RecursionError as error:
+        raise InvalidRequest(
+            f"{where}: arguments may nest {DATA_DEPTH_MAX} levels", param=f"{where}.tool_calls"
+        ) from error
+    except ValueError:
+        return arguments
+    return value
 
 
 def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:

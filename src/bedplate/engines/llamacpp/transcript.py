@@ -28,6 +28,8 @@ HASH_BYTES = 16
 _HEADER = struct.Struct("<4sIIII16s")
 _MAGIC = b"BPT1"
 _COMPARE_BYTES = 4096
+_OBJECT_BYTES = 640
+"""What a transcript's objects, its owner's and their places in two dictionaries take."""
 
 
 class Owner(NamedTuple):
@@ -58,8 +60,8 @@ class Transcript:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that this transcript keeps in memory, its own object aside."""
-        return len(self.hashes) + len(self.ends) + len(self.ids)
+        """Bytes that this transcript keeps in memory."""
+        return _OBJECT_BYTES + len(self.hashes) + len(self.ends) + len(self.ids)
 
     def known(self, root: bytes, hashes: bytes) -> int:
         """Return how many leading messages are the same and end where this transcript knows."""
@@ -151,44 +153,54 @@ def message_hashes(messages: Sequence[JsonObject]) -> bytes:
 class Transcripts:
     """The transcripts of all branches, in bounded memory.
 
-    What is beyond `bytes_max` leaves memory, least recently used first. A transcript that is kept
-    with a pool entry can be read again from there (`entry`); any other is simply not known any
-    more, and its branch's next prompt is made from text again.
+    What is beyond `bytes_max` leaves memory. Those that the pool keeps too (`_spare`) go before the
+    others, in each the least recently used first: what is kept with a pool entry can be read again
+    from there (`entry`); any other is simply not known any more, and its branch's next prompt is
+    made from text again.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._held: OrderedDict[Owner, Transcript] = OrderedDict()
+        self._spare: OrderedDict[Owner, Transcript] = OrderedDict()
         self._stored: dict[Owner, EntryId] = {}
         self._branches: dict[SessionId, set[Owner]] = {}
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._held) + len(self._spare)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the transcripts take."""
+        return self._bytes
 
     def put(self, owner: Owner, transcript: Transcript) -> None:
-        """Remember the branch's transcript in place of the one before."""
+        """Remember the branch's transcript in place of the one before. The pool has it not."""
         self._drop(owner)
         self._held[owner] = transcript
         self._bytes += transcript.size_bytes
         self._branches.setdefault(owner.session, set()).add(owner)
-        while self._bytes > self._bytes_max and len(self._held) > 1:
-            self._drop(next(iter(self._held)))
+        while self._bytes > self._bytes_max and len(self) > 1:
+            self._drop(next(iter(self._spare or self._held)))
 
     def get(self, owner: Owner) -> Transcript | None:
         """Return the branch's transcript if it is in memory."""
-        found = self._held.get(owner)
-        if found is not None:
-            self._held.move_to_end(owner)
-        return found
+        for kept in (self._held, self._spare):
+            if owner in kept:
+                kept.move_to_end(owner)
+                return kept[owner]
+        return None
 
     def stored(self, owner: Owner, entry: EntryId | None) -> None:
-        """Note which pool entry keeps this branch's transcript, None for none."""
+        """Note which pool entry keeps this branch's transcript as it is, None for none."""
         if entry is None:
             self._stored.pop(owner, None)
-        else:
-            self._stored[owner] = entry
-            self._branches.setdefault(owner.session, set()).add(owner)
+            return
+        self._stored[owner] = entry
+        self._branches.setdefault(owner.session, set()).add(owner)
+        if owner in self._held:
+            self._spare[owner] = self._held.pop(owner)
 
     def entry(self, owner: Owner) -> EntryId | None:
         """Return the pool entry that keeps this branch's transcript."""
@@ -201,6 +213,6 @@ class Transcripts:
             self._stored.pop(owner, None)
 
     def _drop(self, owner: Owner) -> None:
-        gone = self._held.pop(owner, None)
+        gone = self._held.pop(owner, None) or self._spare.pop(owner, None)
         if gone is not None:
             self._bytes -= gone.size_bytes

@@ -34,6 +34,13 @@ _FINISH_REASONS = {
 """What servers say, in OpenAI's words. Anything else is no end that a client could trust."""
 _ABORTED = frozenset({"abort", "aborted", "cancelled", "error"})
 
+TOKENS_MAX = (1 << 26) - 1
+"""Most tokens that an endpoint may say it counted in one answer: more than any context holds, and
+few enough that the service's 64-bit limits a minute can book them."""
+
+NESTING_MAX = 100
+"""Depth of what an engine sends beside its text, where halves of characters are looked for."""
+
 _DONE = b" [DONE]"
 """As nearly every server spells it; other spellings are met where JSON fails."""
 
@@ -156,9 +163,8 @@ class Answer:
             self._read_delta(index, state, delta, logprobs, out)
         if reason:
             state.finish_reason = _finish_reason(reason)
-            if self._halves is not None and (rest := self._halves.rest(index)):
-                state.texts.append(rest)
-                out.append(Delta(rest, index=index))
+            if self._halves is not None:
+                self._add_rests(self._halves, index, state, out)
 
     def _read_delta(
         self, index: int, state: _Choice, delta: JsonObject, logprobs: Any, out: list[Delta]
@@ -176,6 +182,8 @@ class Answer:
             state.texts.append(content)
         elif not calls and extra is None:
             return
+        if self._halves is not None:
+            logprobs = whole_characters(logprobs)
         tokens = 1 if logprobs is None else _token_count(logprobs)
         self.tokens += tokens
         out.append(Delta(content or "", calls, logprobs, tokens, index, extra))
@@ -192,11 +200,26 @@ class Answer:
             if name == "tool_calls":
                 if self._halves is not None:
                     self._halves.join_arguments(index, value)
+                    value = whole_characters(value)
                 calls = tuple(state.tools.feed(value))
             else:
+                if self._halves is not None:
+                    joins = isinstance(value, str)
+                    value = self._halves.join((index, name), value) if joins else value
+                    value, name = whole_characters(value), whole_characters(name)
                 extra = {**(extra or {}), name: value}
                 state.extra[name] = _merged(state.extra.get(name), value)
         return calls, extra
+
+    def _add_rests(self, halves: HalfPairs, index: int, state: _Choice, out: list[Delta]) -> None:
+        """Add what is left of halves at the end of a choice: in its text, and beside it."""
+        if rest := halves.rest(index):
+            state.texts.append(rest)
+            out.append(Delta(rest, index=index))
+        for name, value in state.extra.items():
+            if isinstance(value, str) and (rest := halves.rest((index, name))):
+                state.extra[name] = value + rest
+                out.append(Delta("", index=index, extra={name: rest}))
 
     def _message(self, choice: _Choice, delivered: str) -> JsonObject:
         text = delivered + "".join(choice.texts)
@@ -210,7 +233,7 @@ class Answer:
         """Parse an event that orjson refuses; only one with half a surrogate pair is valid."""
         try:
             chunk = json.loads(event)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise EngineProtocolError(
                 f"the engine sent an event that is no JSON: {error}"
             ) from error
@@ -235,7 +258,8 @@ class HalfPairs:
         if text and "\ud800" <= text[-1] <= "\udbff":
             self._held[place] = text[-1]
             text = text[:-1]
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        whole: str = whole_characters(text)
+        return whole
 
     def join_arguments(self, index: int, pieces: Any) -> None:
         """Join the argument texts of tool call pieces, in place."""
@@ -248,6 +272,22 @@ class HalfPairs:
     def rest(self, place: object) -> str:
         """Return what is left of a half at the end of a choice's text."""
         return "\ufffd" if self._held.pop(place, "") else ""
+
+
+def whole_characters(value: Any, depth: int = 0) -> Any:
+    """Return JSON with U+FFFD for each half of a surrogate pair, which UTF-8 cannot hold."""
+    if depth > NESTING_MAX:
+        raise EngineProtocolError(f"the engine sent JSON nested deeper than {NESTING_MAX} levels")
+    if isinstance(value, str):
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, list):
+        return [whole_characters(item, depth + 1) for item in value]
+    if isinstance(value, dict):
+        return {
+            whole_characters(name): whole_characters(item, depth + 1)
+            for name, item in value.items()
+        }
+    return value
 
 
 def _without_choices(chunk: Any) -> tuple[list[Any], Any]:
@@ -275,14 +315,20 @@ def _usage(usage: Any) -> Usage:
     if not isinstance(usage, dict):
         raise EngineProtocolError("the engine sent usage that is no object")
     details = usage.get("prompt_tokens_details") or {}
-    prompt = _tokens(usage.get("prompt_tokens"))
-    cached = _tokens(details.get("cached_tokens") or 0) if isinstance(details, dict) else 0
-    return Usage(prompt, min(cached, prompt), _tokens(usage.get("completion_tokens") or 0))
+    prompt = token_count(usage.get("prompt_tokens"))
+    cached = token_count(details.get("cached_tokens") or 0) if isinstance(details, dict) else 0
+    return Usage(prompt, min(cached, prompt), token_count(usage.get("completion_tokens") or 0))
 
 
-def _tokens(count: Any) -> int:
-    if type(count) is not int or count < 0:
-        raise EngineProtocolError(f"the engine sent usage that counts {count!r} tokens")
+def token_count(count: Any) -> int:
+    """Return a count of tokens that an endpoint sent.
+
+    Raises:
+        EngineProtocolError: It is none, or more than any answer can have. An endpoint that counts
+            so is not to be billed by, and what it counts is not to be guessed.
+    """
+    if type(count) is not int or not 0 <= count <= TOKENS_MAX:
+        raise EngineProtocolError(f"the engine sent usage that counts {str(count)[:32]} tokens")
     return count
 
 

@@ -29,7 +29,7 @@ from bedplate.engines.base import (
     TurnRun,
 )
 from bedplate.engines.openai import body as bodies
-from bedplate.engines.openai.answer import Answer
+from bedplate.engines.openai.answer import TOKENS_MAX, Answer, token_count
 from bedplate.engines.openai.connection import Reply
 from bedplate.engines.openai.http import FAILURES
 from bedplate.engines.openai.prompts import Items, Prompts, items_of
@@ -215,7 +215,7 @@ class OpenAIEngine:
         try:
             data = sorted(answer["data"], key=lambda item: int(item["index"]))
             vectors = tuple(tuple(map(float, item["embedding"])) for item in data)
-            tokens = int(answer["usage"]["prompt_tokens"])
+            tokens = token_count(answer["usage"]["prompt_tokens"])
         except (KeyError, TypeError, ValueError) as error:
             raise EngineProtocolError(
                 f"engine {self.name} sent embeddings that are none"
@@ -253,7 +253,7 @@ class OpenAIEngine:
         except BedplateError as error:
             _LOG.warning("engine %s: prompt is estimated: %s", self.name, error.message)
             return None
-        return count if type(count) is int and count > 0 else None
+        return count if type(count) is int and 0 < count <= TOKENS_MAX else None
 
     def _any(self) -> Replica:
         """Return an endpoint for a call that is no turn: those that are up take turns."""

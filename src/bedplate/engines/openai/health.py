@@ -139,10 +139,11 @@ class Health:
         self.report()
 
     async def last_report(self) -> None:
-        """Read the counters once more before the end."""
+        """Read the counters once more before the end; sent even if nothing moved."""
         totals = await self._totals()
         if not _fell(self._last, totals):
             self._last = totals
+            self._reported = None
             self.report()
 
     def report(self) -> None:

@@ -77,4 +77,5 @@ def _samples(page: str, model: str) -> dict[str, float]:
 
 
 def _whole(value: float | None) -> int | None:
-    return round(value) if value is not None and 0 <= value < 2**62 else None
+    """Return a count, None for one that floats cannot count to."""
+    return round(value) if value is not None and 0 <= value < 2**53 else None

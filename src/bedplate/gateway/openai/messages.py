@@ -5,10 +5,13 @@ Order of roles is not judged: engines' templates differ, and frameworks send all
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 from bedplate.engines.base import Capabilities, JsonObject
 from bedplate.gateway.openai.checks import (
+    NESTING_MAX,
     array,
     free_form,
     join,
@@ -37,6 +40,9 @@ audio and function_call, which must be null, as no engine here speaks or knows t
 _TEXT_KEYS = frozenset(("type", "text"))
 _CALL_KEYS = frozenset(("id", "type", "function", "index"))
 _FUNCTION_KEYS = frozenset(("name", "arguments"))
+_STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_BRACKETS = re.compile(r"[\[\]{}]")
+_HALVES = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def check_messages(value: Any, can: Capabilities) -> tuple[JsonObject, ...]:
@@ -102,7 +108,7 @@ def _check_extra(where: str, message: JsonObject, role: str, can: Capabilities) 
             if key in ("audio", "function_call"):
                 refuse(f"{where}.{key}", "is not supported. Leave it out.")
             if key == "annotations":
-                array(f"{where}.{key}", value)
+                free_form(f"{where}.{key}", array(f"{where}.{key}", value))
             else:
                 string(f"{where}.{key}", value)
             continue
@@ -124,7 +130,33 @@ def _check_calls(where: str, value: Any, can: Capabilities) -> None:
         if not can.passes_unknown:
             only_keys(f"{here}.function", function, _FUNCTION_KEYS)
         string(f"{here}.function.name", function.get("name"))
-        string(f"{here}.function.arguments", function.get("arguments"))
+        arguments = string(f"{here}.function.arguments", function.get("arguments"))
+        _check_arguments(f"{here}.function.arguments", arguments)
+        free_form(here, call)
+
+
+def _check_arguments(where: str, text: str) -> None:
+    """Refuse what templates, which see arguments as JSON, could not hold; other text may pass."""
+    if text.count("[") + text.count("{") > NESTING_MAX:
+        depth = deepest = 0
+        for char in _BRACKETS.findall(_STRINGS.sub("", text)):
+            depth += 1 if char in "[{" else -1
+            deepest = max(deepest, depth)
+        if deepest > NESTING_MAX:
+            refuse(where, f"nested deeper than {NESTING_MAX} levels.")
+    if "\\u" in text and _HALVES.search(text) and _holds_halves(text):
+        refuse(where, "holds half of a character (\\ud800 to \\udfff without its other half).")
+
+
+def _holds_halves(text: str) -> bool:
+    """Tell whether JSON has strings that UTF-8 cannot hold; what is no JSON has none."""
+    try:
+        json.dumps(json.loads(text), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    except ValueError:
+        return False
+    return False
 
 
 def _check_parts(where: str, parts: list[Any], role: str, can: Capabilities) -> None:

@@ -63,6 +63,12 @@ def check_content_type(value: str | None) -> None:
         raise WrongContentType("Only UTF-8 is supported: send charset=utf-8 or none.")
 
 
+def check_content_encoding(value: str | None) -> None:
+    """Refuse a body that is declared as compressed."""
+    if value is not None and value.lower() not in ("", "identity"):
+        raise WrongContentType("Compressed bodies are not supported: send no content-encoding.")
+
+
 def decode(body: bytes) -> JsonObject:
     """Return the body's JSON object; errors say where invalid JSON breaks, not what it holds."""
     try:

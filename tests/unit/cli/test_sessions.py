@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bedplate.cli.sessions import _chosen, _print_sessions, never_up
+
+
+def session(id_: str, name: str) -> dict[str, Any]:
+    branch = {
+        "branch": 0, "state": "idle", "card": "c-0", "card_tokens": 9, "pool_tokens": 0, "why": "",
+    }  # fmt: skip
+    return {
+        "id": id_, "name": name, "tenant": "t", "lane": "shared", "model": "served-model",
+        "open_turns": 0, "created_ns": 0, "branches": [branch],
+    }  # fmt: skip
+
+
+def test_the_list_shows_id_name_and_model(capsys: pytest.CaptureFixture[str]) -> None:
+    _print_sessions([session("s-1", "claim-7"), session("s-2", "s-2")], 10**9)
+    first, second = [line for line in capsys.readouterr().out.splitlines() if "s-" in line]
+    assert first.split()[:5] == ["s-1", "claim-7", "t", "shared", "served-model"]
+    assert second.split()[:4] == ["s-2", "t", "shared", "served-model"]
+
+
+@pytest.mark.parametrize("wanted", ["s-1", "claim-7"])
+def test_a_session_is_found_by_id_and_by_name(wanted: str) -> None:
+    found = [session("s-1", "claim-7"), session("s-2", "s-2")]
+    assert _chosen(found, wanted, None, waiting=False) == found[:1]
+
+
+def test_a_card_that_never_came_up_is_told() -> None:
+    cards = {"e-0": "m", "e-1": "m", "f": "n"}
+    assert never_up([{"card": "e-1"}], cards) == [
+        {"card": "e-0", "model": "m"},
+        {"card": "f", "model": "n"},
+    ]
+    assert never_up([{"card": card} for card in cards], cards) == []
