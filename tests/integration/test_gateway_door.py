@@ -166,6 +166,7 @@ async def raw(world: World, headers: str, data: bytes, *, path: str = CHAT) -> b
         (b"[" * 5000, "application/json", 400),
         (b"{}", "application/json", 400),
         (b"{}", "text/plain", 415),
+        (b"{}", "application/json; charset=latin-1", 415),
         (b"", "application/json", 400),
         (b"x" * (1 << 21), "application/json", 413),
     ],
@@ -179,6 +180,42 @@ async def test_a_bad_body_gets_a_clean_refusal(
             error = (await response.json())["error"]
             assert set(error) == {"message", "type", "param", "code"}
         assert world.runtime.calls == []
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
+async def test_a_compressed_body_is_refused_by_name(world: World, path: str) -> None:
+    call = body() if path == CHAT else {"model": "m", "input": "hi"}
+    async with http(world) as client:
+        for coding, status in (("gzip", 415), ("br, gzip", 415), ("identity", 200)):
+            headers = {"content-type": "application/json", "content-encoding": coding}
+            async with client.post(path, data=json.dumps(call), headers=headers) as response:
+                assert response.status == status
+                assert status == 200 or "content-encoding" in await response.text()
+
+
+async def test_what_must_be_durable_is_refused_while_the_journal_is_stalled(world: World) -> None:
+    async with http(world) as client, client.post(CHAT, json=body()) as response:
+        session = response.headers["x-session-id"]
+    world.view.held[SessionId(session)] = (TenantId("acme"), {"id": session})
+    world.runtime.stalled = True
+    drain = "/v1/admin/cards/card-0/drain"
+    async with http(world, world.operator) as admin, admin.post(drain) as response:
+        assert response.status == 503
+        assert "retry-after" in response.headers
+    async with http(world) as client, client.delete(f"/v1/sessions/{session}") as response:
+        assert response.status == 503
+        assert (await response.json())["error"]["code"] == "journal_error"
+    assert world.runtime.closed == []
+    assert world.runtime.events == []
+
+
+async def test_a_key_used_in_another_session_is_a_conflict(world: World) -> None:
+    async with http(world) as client:
+        for session, status in (("a", 200), ("a", 200), ("b", 409), (None, 409)):
+            headers = {"Idempotency-Key": "k"} | ({"X-Session-Id": session} if session else {})
+            async with client.post(CHAT, json=body(), headers=headers) as response:
+                assert response.status == status
+    assert len(world.runtime.calls) == 1
 
 
 async def test_an_endless_chunked_body_is_cut_at_the_bound(tmp_path: Path) -> None:

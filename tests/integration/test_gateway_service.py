@@ -16,6 +16,7 @@ import pytest
 
 from bedplate.config.tree import Config, ServiceConfig, TenantConfig
 from bedplate.engines.base import Delta
+from bedplate.errors import EngineError
 from bedplate.gateway.app import Gateway
 from bedplate.gateway.build import build_gateway
 from bedplate.gateway.keys import KeyStore
@@ -101,6 +102,29 @@ async def test_a_session_that_is_closed_is_gone_for_core_and_recognition(world: 
             async with client.request(method, f"/v1/sessions/{session}") as response:
                 assert response.status == 404
     assert len(world.gateway.parts.recogniser) == 0
+
+
+@pytest.mark.parametrize("name", [None, "mine"])
+async def test_a_session_whose_only_turn_failed_is_not_left_behind(
+    world: World, name: str | None
+) -> None:
+    """Nobody could look at it, go on with it or close it."""
+    headers = {"X-Session-Id": name} if name else {}
+    world.engine.default = Script((EngineError("broken"),))
+    async with world.http() as client:
+        async with client.post(CHAT, json=body(), headers=headers) as response:
+            assert response.status == 502
+        async with client.get("/v1/sessions") as response:
+            assert (await response.json())["data"] == []
+        world.engine.default = Script()
+        async with client.post(CHAT, json=body(), headers=headers) as response:
+            session = response.headers["x-session-id"]
+        world.engine.default = Script((EngineError("broken"),))
+        again = {"X-Session-Id": session}
+        async with client.post(CHAT, json=body(), headers=again) as response:
+            assert response.status == 502
+        async with client.get("/v1/sessions") as response:
+            assert [item["id"] for item in (await response.json())["data"]] == [session]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import resource
 import signal
@@ -12,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from bedplate.core.events import CardDown, CardUp
-from bedplate.engines.llamacpp import engine as engine_module
-from bedplate.engines.llamacpp.grammars import Grammars
+from bedplate.engines.base import JsonObject, TurnRun
+from bedplate.engines.llamacpp.prompting import PromptIds
+from bedplate.engines.llamacpp.request import completion_body
 from bedplate.errors import EngineError
 from tests.fakes.card_engine import card, card_engine, lineage, user
 
@@ -30,7 +30,7 @@ async def test_a_frozen_card_holds_up_no_prompt_and_is_replaced(
             assert time.monotonic() - began < 3.0
         down = await world.wait_for(CardDown, within_s=10.0)
         assert (down.card, down.reason) == (card(0), "does not answer")
-        up = await world.wait_for(CardUp, within_s=10.0)
+        up = await world.wait_for(CardUp, 3, within_s=10.0)
         assert up.card == card(0)
         assert world.engine.fleet.cards[card(0)].pid != pid
 
@@ -49,7 +49,7 @@ async def test_a_card_that_grows_ends_alone(tiny_model: Path, tmp_path: Path) ->
             async for _events in grown.server().complete(big):
                 pass
         assert other.pid == kept
-        await world.chat([user("account 9")], lineage("s"), on=1)
+        await world.chat([user("account 9")], lineage("s"), card=1)
 
 
 def _data_bytes(pid: int) -> int:
@@ -61,16 +61,14 @@ async def test_an_answer_outside_its_schema_is_no_answer(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server gets another grammar than the request: as where it lets go of the right one."""
-    body_of = engine_module.completion_body
 
-    def other(*about: object) -> dict[str, object]:
-        return {**body_of(*about), "grammar": '%llguidance {}\nstart: "10001"'}  # type: ignore[arg-type]
+    def other(turn: TurnRun, payload: PromptIds, stops: tuple[str, ...]) -> JsonObject:
+        body = completion_body(turn, payload, stops)
+        return {**body, "grammar": '%llguidance {}\nstart: "10001"'}
 
-    monkeypatch.setattr(engine_module, "completion_body", other)
+    monkeypatch.setattr("bedplate.engines.llamacpp.engine.completion_body", other)
     schema = {"type": "integer", "multipleOf": 5000, "minimum": 0, "maximum": 10**12}
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
     async with card_engine(tiny_model, tmp_path, cards=1) as world:
         with pytest.raises(EngineError, match="did not keep to the schema"):
             await world.chat([user("n")], lineage("s"), response_format=form, limit=32)
-        assert isinstance(world.engine._grammars, Grammars)
-        await asyncio.sleep(0)

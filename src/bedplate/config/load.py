@@ -9,6 +9,7 @@ Every fault is a `ConfigError` that names the file, the whole key path and what 
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from collections.abc import Mapping
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr, ValidationError
-from pydantic_core import to_json
 
 from bedplate.config.explain import Sources, explain
 from bedplate.config.fields import GIB
@@ -85,9 +85,9 @@ def _read(path: Path) -> _Raw:
 def _validate(raw: _Raw, sources: Sources, *, folder: Path) -> Config:
     try:
         # By way of JSON, whose strict mode takes text for paths and lists for tuples, but never
-        # text for numbers.
+        # text for numbers. Python's own writes integers of any size, for the bounds to refuse.
         return Config.model_validate_json(
-            to_json(raw),
+            json.dumps(raw, default=str),
             strict=True,
             by_alias=True,
             by_name=False,

@@ -14,6 +14,9 @@ from bedplate.core.state import State
 from bedplate.core.states import BEHIND, STORING, Card, Group, Slot, Turn
 from bedplate.core.units import blocks_for
 
+RESTART = "restart"
+"""Reason of a CardDown that an orderly restart of the service causes: nothing was lost."""
+
 
 def up(state: State, event: CardUp) -> None:
     """Take a card into its group, empty.
@@ -56,10 +59,11 @@ def down(state: State, event: CardDown) -> None:
     if card is None or not card.up:
         state.count("stale_events")
         return
-    state.count("cards_lost")
     _lose(state, card, event.reason)
     recount(state, card.group)
-    state.emit(Alarm("card_down", card.id, 1))
+    if event.reason != RESTART:
+        state.count("cards_lost")
+        state.emit(Alarm("card_down", card.id, 1))
 
 
 def _lose(state: State, card: Card, reason: str) -> None:

@@ -7,10 +7,9 @@ A client that sends `Idempotency-Key` may send the call again after a time-out. 
                  ├── begin meanwhile ──► Running: attach to that turn, or answer `in_progress`
                  └── release (refused, failed, cut: no answer) ──► the key is free again
 
-Body and session name decide whether a call is the same, byte for byte, and with them whether it is
-streamed: what
-was streamed is replayed as a stream, from the stored response. Keys should come from what the agent
-does (session, step, tool), never from generated text.
+Body and session name decide whether a call is the same, byte for byte, and the body also whether it
+is streamed: what was streamed is replayed as a stream, from the stored response. Keys should come
+from what the agent does (session, step, tool), never from generated text.
 
 A pure data structure: no I/O, no clock. Answers stay where they are (the journal's contents); an
 entry holds their hash. Answered entries live 24 hours, and each tenant has its own bound, so that
@@ -98,7 +97,7 @@ class IdempotencyTable:
 
         Raises:
             InvalidRequest: the key is malformed.
-            IdempotencyConflict: the key was used with another body, answered or still running.
+            IdempotencyConflict: the key was used with another body or session, answered or not.
         """
         entries = self._tenants.setdefault(tenant, OrderedDict())
         _expire(entries, now_ns)
@@ -111,7 +110,7 @@ class IdempotencyTable:
             return Fresh(hashed)
         if entry.body_hash != body_hash:
             raise IdempotencyConflict(
-                f"{KEY_HEADER} was used with another body by turn {entry.turn}: "
+                f"{KEY_HEADER} was used with another body or session by turn {entry.turn}: "
                 "use a new key for a new call.",
                 param=KEY_HEADER,
             )

@@ -18,4 +18,5 @@ failure for the event that caused it, the end of a turn for its TurnEnded.
     timers     the one timer of the core         recovery   from a journal back to a running core
     stats      counters for /metrics             service    all of it as one object
     build      a service from a configuration    outcome    errors and ends, in the core's words
+    reports    which reports are news            reading    all counters of a service, at once
 """

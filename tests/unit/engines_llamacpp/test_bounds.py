@@ -76,3 +76,12 @@ def test_tools_count_together() -> None:
     with pytest.raises(InvalidRequest, match="values together") as caught:
         grammar_for(required)
     assert caught.value.param == "tools"
+
+
+def test_names_of_tools_count_as_well() -> None:
+    tool = {"type": "function", "function": {"name": "n" * 300_000}}
+    request = ChatRequest(
+        ModelId("m"), ({"role": "user", "content": "x"},), (tool,), tool_choice="required"
+    )
+    with pytest.raises(InvalidRequest, match="characters together"):
+        grammar_for(request)

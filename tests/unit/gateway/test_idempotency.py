@@ -75,6 +75,9 @@ def test_keys_belong_to_their_tenant() -> None:
 def test_path_and_body_make_a_call() -> None:
     assert hash_body("/a", b"bc") != hash_body("/ab", b"c")
     assert hash_body("/a", b"b") == hash_body("/a", b"b")
+    assert hash_body("/a", b"b", session="s") == hash_body("/a", b"b", session="s")
+    hashes = {hash_body("/a", b"b", session=name) for name in ("", "s", "t")}
+    assert len(hashes | {hash_body("/a", b"sb")}) == 4
 
 
 def test_an_answer_is_kept_for_a_day() -> None:

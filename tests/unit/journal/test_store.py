@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shutil
 import sqlite3
 import stat
 import threading
@@ -11,9 +10,8 @@ import pytest
 from bedplate.errors import ChainBroken, JournalError, Truncated
 from bedplate.journal import Content, Journal, Reader, Record, content_hash, verify
 from bedplate.journal import checkpoint as notes
-from bedplate.journal.keys import KEY_FILE, PUBLIC_FILE, Signer
-from bedplate.journal.storage import DATABASE_FILE, WAL_FILE, Storage
-from bedplate.journal.store import LOCK_FILE
+from bedplate.journal.keys import KEY_FILE, Signer
+from bedplate.journal.storage import DATABASE_FILE, Storage
 from tests.conformance import naive_journal as naive
 from tests.unit.journal.builders import ORIGIN, START_NS, citing, records, written
 
@@ -93,79 +91,6 @@ def test_a_journal_whose_key_is_lost_is_not_written_with_a_new_one(tmp_path: Pat
     written(tmp_path, [1])
     (tmp_path / KEY_FILE).unlink()
     with pytest.raises(JournalError, match="cannot read the journal's signing key"):
-        Journal.open(tmp_path, origin=ORIGIN)
-
-
-@pytest.mark.parametrize("left", [(), (KEY_FILE,), (PUBLIC_FILE,)])
-@pytest.mark.parametrize("emptied", [False, True])
-def test_a_key_without_its_database_begins_no_new_journal(
-    tmp_path: Path, left: tuple[str, ...], emptied: bool
-) -> None:
-    written(tmp_path, [1])
-    database = tmp_path / DATABASE_FILE
-    if emptied:
-        database.write_bytes(b"")
-    else:
-        database.unlink()
-    for name in {KEY_FILE, PUBLIC_FILE} - set(left):
-        (tmp_path / name).unlink()
-    if left:
-        with pytest.raises(Truncated, match=f"move {KEY_FILE} and {PUBLIC_FILE} away"):
-            Journal.open(tmp_path, origin=ORIGIN)
-        assert not database.exists() or not database.stat().st_size, "nothing was begun"
-    else:
-        assert written(tmp_path, [2]) == records(2)
-
-
-def killed(folder: Path, live: Path, *, without: tuple[str, ...] = ()) -> None:
-    """Copy what a killed writer of `live` would leave, `without` some files."""
-    shutil.copytree(live, folder, ignore=lambda _, names: set(without) & set(names))
-
-
-def test_after_a_kill_the_wal_must_be_there(tmp_path: Path) -> None:
-    with Journal.open(tmp_path / "live", origin=ORIGIN) as journal:
-        journal.append(records(3))
-        killed(tmp_path / "whole", tmp_path / "live")
-        killed(tmp_path / "first", tmp_path / "live", without=(WAL_FILE, f"{DATABASE_FILE}-shm"))
-    with Journal.open(tmp_path / "live", origin=ORIGIN) as journal:
-        journal.append(records(2, start=3))
-        killed(tmp_path / "later", tmp_path / "live", without=(WAL_FILE, f"{DATABASE_FILE}-shm"))
-
-    assert Journal.open(tmp_path / "whole", origin=ORIGIN).next_seq == 3
-    for name in ("first", "later"):
-        with pytest.raises(Truncated, match=f"{WAL_FILE}, which is gone. Put that file back"):
-            Journal.open(tmp_path / name, origin=ORIGIN)
-    (tmp_path / "later" / LOCK_FILE).unlink()
-    with Journal.open(tmp_path / "later", origin=ORIGIN) as journal:
-        assert journal.next_seq == 3, "what the message says, knowingly"
-    (tmp_path / "first" / LOCK_FILE).unlink()
-    with pytest.raises(Truncated, match="the key of a journal and no records"):
-        Journal.open(tmp_path / "first", origin=ORIGIN)
-
-
-def test_a_refused_open_after_a_kill_loses_nothing(tmp_path: Path) -> None:
-    """It folds the WAL, so the next open must not miss that."""
-    with Journal.open(tmp_path / "live", origin=ORIGIN) as journal:
-        journal.append(records(3))
-        killed(tmp_path / "image", tmp_path / "live")
-    with pytest.raises(JournalError, match="belongs to"):
-        Journal.open(tmp_path / "image", origin="cell-2")
-    with Reader(tmp_path / "image") as reader:
-        assert reader.size == 3
-    with Journal.open(tmp_path / "image", origin=ORIGIN) as journal:
-        assert list(journal.read()) == records(3)
-
-
-def test_a_journal_that_was_opened_and_never_written_opens_again(tmp_path: Path) -> None:
-    Journal.open(tmp_path, origin=ORIGIN).close()
-    assert written(tmp_path, [2]) == records(2)
-
-
-def test_a_record_before_the_first_is_refused(tmp_path: Path) -> None:
-    written(tmp_path, [2])
-    with sqlite3.connect(tmp_path / DATABASE_FILE) as database:
-        database.execute("INSERT INTO record VALUES (-1, 0, 'core_changed', '', '', x'7b7d')")
-    with pytest.raises(ChainBroken, match="before record 0"):
         Journal.open(tmp_path, origin=ORIGIN)
 
 

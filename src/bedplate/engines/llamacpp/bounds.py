@@ -69,7 +69,7 @@ def check_schemas(schemas: Iterable[Any], param: str) -> None:
 def too_deep(value: Any) -> bool:
     """Tell whether objects and lists nest deeper than what renders them can follow."""
     level = [value]
-    for _depth in range(DATA_DEPTH_MAX + 1):
+    for _depth in range(DATA_DEPTH_MAX):
         level = [item for item in level if isinstance(item, dict | list)]
         level = [
             inner for item in level for inner in (item.values() if isinstance(item, dict) else item)

@@ -53,7 +53,8 @@ def must_call(request: ChatRequest) -> bool:
 def _calls(request: ChatRequest, rule: str, param: str) -> list[str]:
     """Return the rules of one or more calls in Hermes form."""
     tools = _choosable(request)
-    check_schemas((tool["function"].get("parameters") for tool in tools), param)
+    functions = [tool["function"] for tool in tools]
+    check_schemas((one.get(key) for one in functions for key in ("name", "parameters")), param)
     names = [f"call_{index}" for index in range(len(tools))]
     rules = [f"call: {' | '.join(names)}"]
     tail = f"}}\n{CALL_CLOSE}"

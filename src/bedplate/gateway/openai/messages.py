@@ -40,7 +40,8 @@ audio and function_call, which must be null, as no engine here speaks or knows t
 _TEXT_KEYS = frozenset(("type", "text"))
 _CALL_KEYS = frozenset(("id", "type", "function", "index"))
 _FUNCTION_KEYS = frozenset(("name", "arguments"))
-_STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STRINGS = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+"""Strings of JSON, the last one perhaps cut: so every quote ends in a match, in linear time."""
 _BRACKETS = re.compile(r"[\[\]{}]")
 _HALVES = re.compile(r"\\u[dD][89a-fA-F]")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from bedplate.core.ids import ModelId
 from bedplate.engines.base import Capabilities
 from bedplate.errors import InvalidRequest
+from bedplate.gateway.openai.messages import check_messages
 from bedplate.gateway.openai.wire import ChatCall, read_chat
 
 PLAIN = Capabilities(kv="full")
@@ -135,3 +137,63 @@ def test_parts_go_only_to_an_engine_that_declares_them() -> None:
         message = {"role": "user", "content": [part]}
         assert messages(message).request.messages[0] == message
         refused(f"messages[0].content[0].{where}", "takes no", PLAIN, messages=[message])
+
+
+def calling(arguments: str, **fields: Any) -> list[dict[str, Any]]:
+    function = {"name": "f", "arguments": arguments}
+    call = {"id": "c", "type": "function", "function": function, **fields}
+    return [{"role": "assistant", "content": None, "tool_calls": [call]}]
+
+
+def deep(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("sent", "param"),
+    [
+        (calling("[" * 600 + "]" * 600), "messages[0].tool_calls[0].function.arguments"),
+        (calling('{"a":' * 101), "messages[0].tool_calls[0].function.arguments"),
+        (calling('{"a":"\\ud83d"}'), "messages[0].tool_calls[0].function.arguments"),
+        (calling('{"\\uDE00":1}'), "messages[0].tool_calls[0].function.arguments"),
+        (calling("{}", index=deep(400)), "messages[0].tool_calls[0]"),
+        (
+            [{"role": "assistant", "content": "a", "annotations": [deep(400)]}],
+            "messages[0].annotations",
+        ),
+    ],
+)
+def test_what_nothing_behind_could_hold_is_refused_by_name(sent: Any, param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        check_messages(sent, PLAIN)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "",
+        "no JSON",
+        '{"a":"' + "[" * 600,
+        '{"a":"' + "[" * 600 + '"}',
+        "[" + "[]," * 600 + "[]]",
+        '{"a":"\\ud83d\\ude00"}',
+        '{"a":"\\ud83d',
+        "[" * 100 + "]" * 100,
+        '{"a":"\\"[' * 20,
+    ],
+)
+def test_arguments_are_any_other_text(arguments: str) -> None:
+    check_messages(calling(arguments), PLAIN)
+
+
+@pytest.mark.parametrize("end", ["", "\\", '"'])
+def test_long_arguments_are_looked_through_in_linear_time(end: str) -> None:
+    text = "[" * 101 + "]" * 101 + '"' + '\\"' * 1_000_000 + end
+    began = time.process_time()
+    with pytest.raises(InvalidRequest):
+        check_messages(calling(text), PLAIN)
+    assert time.process_time() - began < 5.0
