@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from bedplate.core.ids import SessionId, TenantId
+from bedplate.gateway import endpoints
 from tests.fakes.gateway_world import CHAT, World, body, gateway_world, http
 
 
@@ -207,6 +208,24 @@ async def test_what_must_be_durable_is_refused_while_the_journal_is_stalled(worl
         assert (await response.json())["error"]["code"] == "journal_error"
     assert world.runtime.closed == []
     assert world.runtime.events == []
+
+
+async def test_a_journal_that_stalls_meanwhile_does_not_hold_the_call(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(seq: int) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(endpoints, "COMMIT_SECONDS", 0.01)
+    async with http(world) as client, client.post(CHAT, json=body()) as response:
+        session = response.headers["x-session-id"]
+    world.view.held[SessionId(session)] = (TenantId("acme"), {"id": session})
+    monkeypatch.setattr(world.runtime, "committed", never)
+    drain = "/v1/admin/cards/card-0/drain"
+    async with http(world, world.operator) as admin, admin.post(drain) as response:
+        assert (response.status, "done" in await response.text()) == (503, True)
+    async with http(world) as client, client.delete(f"/v1/sessions/{session}") as response:
+        assert (response.status, "done" in await response.text()) == (503, True)
 
 
 async def test_a_key_used_in_another_session_is_a_conflict(world: World) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from bedplate.journal import Journal, Reader, verify
 from bedplate.journal.storage import DATABASE_FILE
+from bedplate.journal.store import LOCK_FILE
 from tests.unit.journal.builders import ORIGIN, records, written
 
 BATCH = 7
@@ -109,6 +110,7 @@ def test_a_torn_wal_is_cut_back_to_whole_batches(tmp_path: Path) -> None:
         crashed = tmp_path / f"crashed-{number}"
         shutil.copytree(image, crashed)
         (crashed / f"{DATABASE_FILE}-shm").unlink()
+        (crashed / LOCK_FILE).unlink()  # was never synced
         at = draw.randrange(len(wal) // 2, len(wal))
         torn = wal[:at] + (draw.randbytes(len(wal) - at) if number % 2 else b"")
         (crashed / f"{DATABASE_FILE}-wal").write_bytes(torn)

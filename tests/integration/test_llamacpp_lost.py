@@ -139,7 +139,12 @@ FROZEN: dict[str, Callable[[CardEngine, TurnRun], Awaitable[object]]] = {
 
 def freeze(world: CardEngine) -> None:
     """Stop the card's process where it is: what is sent to it waits."""
-    os.kill(world.engine.fleet.cards[card(0)].pid, signal.SIGSTOP)
+    pid = world.engine.fleet.cards[card(0)].pid
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + 5.0
+    while any(") T " not in path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")):
+        # Its threads stop one after the other, as each is scheduled.
+        assert time.monotonic() < deadline
 
 
 async def long_turn(world: CardEngine) -> TurnRun:

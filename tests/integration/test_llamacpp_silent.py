@@ -12,6 +12,7 @@ import pytest
 
 from bedplate.core.events import CardDown, CardUp
 from bedplate.engines.base import JsonObject, TurnRun
+from bedplate.engines.llamacpp.client import CardClient
 from bedplate.engines.llamacpp.prompting import PromptIds
 from bedplate.engines.llamacpp.request import completion_body
 from bedplate.errors import EngineError
@@ -33,6 +34,19 @@ async def test_a_frozen_card_holds_up_no_prompt_and_is_replaced(
         up = await world.wait_for(CardUp, 3, within_s=10.0)
         assert up.card == card(0)
         assert world.engine.fleet.cards[card(0)].pid != pid
+
+
+async def test_a_card_whose_slots_never_answer_is_replaced(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def door_only(_client: CardClient, path: str, _within_s: float) -> bool:
+        return path == "/health"
+
+    async with card_engine(tiny_model, tmp_path, cards=1) as world:
+        monkeypatch.setattr("bedplate.engines.llamacpp.card.STUCK_SECONDS", 1.0)
+        monkeypatch.setattr(CardClient, "answers", door_only)
+        down = await world.wait_for(CardDown, within_s=10.0)
+        assert down.reason == "does not answer"
 
 
 async def test_a_card_that_grows_ends_alone(tiny_model: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bedplate.core.events import CardDraining
 from bedplate.core.ids import CardId
 from bedplate.engines.base import JsonObject
-from bedplate.gateway.endpoints import respond_json
+from bedplate.gateway.endpoints import durable, respond_json
 from bedplate.gateway.errors_http import UnknownPath
 from bedplate.gateway.http import Exchange
 from bedplate.gateway.parts import Parts
@@ -33,7 +33,8 @@ class Admin:
         on = verb == "drain"
         seq = parts.runtime.post(CardDraining(CardId(name), on))
         body = {"key": credential.key_id, "verb": verb, "card": name, "event_seq": seq}
-        await parts.runtime.committed(parts.runtime.note("operator", credential.tenant, "", body))
+        noted = parts.runtime.note("operator", credential.tenant, "", body)
+        await durable(parts.runtime, noted)
         shown: JsonObject = {"card": name, "draining": on}
         if on and (model := self._left_without(name)):
             shown["warning"] = (

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import orjson
 
 from bedplate.core.ids import ModelId, SessionId
 from bedplate.core.limits import LANE_NAMES
 from bedplate.core.units import SECOND_NS
 from bedplate.engines.base import JsonObject
-from bedplate.errors import Draining, UnknownModel, UnknownSession
+from bedplate.errors import Draining, JournalError, UnknownModel, UnknownSession
 from bedplate.gateway.door import check_model
 from bedplate.gateway.errors_http import JSON_TYPE
 from bedplate.gateway.http import Exchange
@@ -21,16 +23,36 @@ from bedplate.gateway.openai.wire import (
     model_of,
 )
 from bedplate.gateway.parts import Parts
+from bedplate.gateway.ports import Runtime
 from bedplate.gateway.recognition import checked_name
 
 MODELS = "/v1/models/"
 SESSIONS = "/v1/sessions/"
+COMMIT_SECONDS = 10.0
+"""How long a call waits for the journal to take what it decided."""
 _NO_STORE = (b"cache-control", b"no-store")
 
 
 async def respond_json(exchange: Exchange, value: object, *, status: int = 200) -> None:
     """Send a JSON value."""
     await exchange.respond(status, [JSON_TYPE, _NO_STORE], orjson.dumps(value))
+
+
+async def durable(runtime: Runtime, seq: int) -> None:
+    """Return once a decision is on the disk.
+
+    Raises:
+        JournalError: not within `COMMIT_SECONDS`; the decision stands while the service lives.
+    """
+    try:
+        async with asyncio.timeout(COMMIT_SECONDS):
+            await runtime.committed(seq)
+    except TimeoutError as error:
+        raise JournalError(
+            "It is done, but the journal cannot be written now, so a crash would undo it. "
+            "Send the call again.",
+            retry_after_s=2.0,
+        ) from error
 
 
 class Models:
@@ -112,7 +134,7 @@ class Sessions:
         session, _ = self._find(exchange)
         runtime = self._parts.runtime
         runtime.check_writable()
-        await runtime.committed(runtime.close_session(session, "closed"))
+        await durable(runtime, runtime.close_session(session, "closed"))
         name = exchange.path.removeprefix(SESSIONS)
         await respond_json(exchange, {"id": name, "object": "session", "deleted": True})
 

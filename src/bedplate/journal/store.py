@@ -58,8 +58,8 @@ class Journal:
         """Open or create the journal in `folder` for writing, and check its tail.
 
         Checked: the newest checkpoint is signed by our key and its root is that of the stored
-        frontier; the records after it are contiguous; neither the database nor, after a kill, its
-        WAL was taken away. Everything before is for `verify`.
+        frontier; the records after it are contiguous; there are no fewer than the last writer
+        noted, as when the WAL was deleted. Everything before is for `verify`.
 
         Args:
             folder: Made with mode 0700 if it is not there.
@@ -77,9 +77,9 @@ class Journal:
         lock = _take_lock(folder / LOCK_FILE)
         storage: Storage | None = None
         try:
-            _check_files(folder, unclosed=os.fstat(lock).st_size > 0)
+            if _has_key(folder) and not _has_database(folder):
+                raise _emptied(folder)  # before SQLite makes a new one and drops the old WAL
             storage = Storage.create(folder)
-            _mark_open(lock)
             if storage.meta("format") is None and storage.size() == 0:
                 if _has_key(folder):
                     raise _emptied(folder)
@@ -94,10 +94,10 @@ class Journal:
                 signer = Signer.open(folder, origin, create=storage.size() == 0)
             journal = cls(folder, storage, signer, lock)
             journal._recover()
+            journal._check_size(_noted_size(lock))
             journal._reader = Reader(folder)
         except BaseException:
             if storage is not None:
-                _mark_closed(lock)
                 storage.close()
             os.close(lock)
             raise
@@ -152,6 +152,7 @@ class Journal:
             mark = self._sign(frontier) if due else None
             self._add(rows, contents, mark)
             self._frontier, self._time_ns = frontier, time_ns
+            _note_size(self._lock_file, frontier.size)
             if mark is not None:
                 self._signed(mark)
 
@@ -202,7 +203,6 @@ class Journal:
             with self._mutex:
                 self._reader.close()
                 self._reader = None
-                _mark_closed(self._lock_file)
                 self._storage.close()
                 os.close(self._lock_file)
 
@@ -241,6 +241,17 @@ class Journal:
         assert mark.size == self._frontier.size
         self._note, self._signed_size, self._signed_time_ns = mark.note, mark.size, self._time_ns
 
+    def _check_size(self, noted: int) -> None:
+        """Refuse a journal of fewer records than there were; else note whose it is now."""
+        if self.next_seq < noted:
+            raise Truncated(
+                f"the journal in {self.folder} has {self.next_seq} records, there were {noted}: a "
+                f"file was taken away or replaced, such as {WAL_FILE}. Put it back; or delete "
+                f"{self.folder / LOCK_FILE} to go on with the records that are there"
+            )
+        os.ftruncate(self._lock_file, 0)
+        _note_size(self._lock_file, self.next_seq)
+
     def _recover(self) -> None:
         """Take over the stored state; refuse one that does not fit its newest checkpoint."""
         if self._storage.has_below_zero():
@@ -278,7 +289,7 @@ def _take_lock(path: Path) -> int:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        owner = os.pread(descriptor, 32, 0).decode(errors="replace").partition(" ")[0] or "unknown"
         os.close(descriptor)
         raise JournalError(
             f"the journal in {path.parent} is being written by process {owner}; stop it first, or "
@@ -287,40 +298,20 @@ def _take_lock(path: Path) -> int:
     return descriptor
 
 
-def _mark_open(lock: int) -> None:
-    """Write who has the journal open: if that is still there at the next open, we were killed.
-
-    The WAL exists whenever this is written: it is written once SQLite made the WAL, and taken back
-    before SQLite folds the WAL into the database and deletes it.
-    """
-    _mark_closed(lock)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+def _note_size(lock: int, size: int) -> None:
+    """Write who writes, and how many records are durable. Not synced: it survives a kill only."""
+    os.pwrite(lock, f"{os.getpid()} {size:019}\n".encode(), 0)
 
 
-def _mark_closed(lock: int) -> None:
-    os.ftruncate(lock, 0)
+def _noted_size(lock: int) -> int:
+    """Return the size that the last writer noted, 0 where a power cut left nothing to read."""
+    size = os.pread(lock, 64, 0).rstrip(b"\n").rpartition(b" ")[2]
+    return int(size) if len(size) == 19 and size.isdigit() else 0
 
 
-def _check_files(folder: Path, *, unclosed: bool) -> None:
-    """Refuse a folder whose database is gone, or the WAL that a killed writer left.
-
-    Asked before SQLite sees the folder, which makes a new database where there is none and then
-    deletes the WAL of the old one.
-
-    Raises:
-        Truncated: it says what to do.
-    """
-    database = folder / DATABASE_FILE
-    if not database.exists() or database.stat().st_size == 0:
-        if _has_key(folder):
-            raise _emptied(folder)
-    elif unclosed and not (folder / WAL_FILE).exists():
-        raise Truncated(
-            f"the journal in {folder} was not closed, and its newest records are missing: they "
-            f"were in {WAL_FILE}, which is gone. Put that file back. If the database comes from a "
-            "backup, or another program has folded the WAL into it, delete "
-            f"{folder / LOCK_FILE} to go on with the records that are there"
-        )
+def _has_database(folder: Path) -> bool:
+    path = folder / DATABASE_FILE
+    return path.exists() and path.stat().st_size > 0
 
 
 def _has_key(folder: Path) -> bool:

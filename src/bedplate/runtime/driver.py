@@ -36,7 +36,6 @@ class LiveDriver:
         owners: Tenant and session of turns that a former process left behind.
         muted: While true, actions that need an engine or the pool are dropped: recovery tells the
             core itself what became of them.
-        stopped_cards: While true, a card that is down went with the clean stop of its service.
         turns_ended: Turns by their last status.
     """
 
@@ -46,7 +45,6 @@ class LiveDriver:
         self.cards: dict[CardId, Engine] = {}
         self.owners: dict[TurnId, tuple[TenantId, SessionId]] = {}
         self.muted = False
-        self.stopped_cards = False
         self.turns_ended: dict[str, int] = {}
         self.out_tokens = 0
         self.ttft = tuple(Histogram() for _ in LANE_NAMES)
@@ -208,9 +206,6 @@ class LiveDriver:
         self.timer.clear()
 
     def _alarm(self, action: act.Alarm, seq: int) -> None:
-        if self.stopped_cards and action.kind == "card_down":
-            _log.info("card %s was stopped with the service", action.subject)
-            return
         level = logging.WARNING if action.level else logging.INFO
         _log.log(level, "alarm %s of %s: level %d", action.kind, action.subject, action.level)
         body = {"kind": action.kind, "subject": action.subject, "level": action.level}

@@ -158,11 +158,9 @@ def reconcile(
     for turn in turns:
         if turn.state == RUNNING and turn.id in state.turns:
             post(_lost(turn))
-    driver.stopped_cards = clean
     for card in list(state.cards.values()):
         if card.up:
             post(CardDown(card.id, "restart" if clean else "the service was lost"))
-    driver.stopped_cards = False
     assert not state.turns, "every turn of the former process has ended"
     owned = [entry.id for entry in state.entries.values() if entry.state == STORED]
     if pool is not None:

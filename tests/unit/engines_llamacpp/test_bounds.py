@@ -68,7 +68,7 @@ def test_tools_count_together() -> None:
     parameters = {"type": "object", "properties": {f"p{n}": {} for n in range(400)}}
     tools = tuple(
         {"type": "function", "function": {"name": f"t{n}", "parameters": parameters}}
-        for n in range(11)
+        for n in range(21)
     )
     request = ChatRequest(ModelId("m"), ({"role": "user", "content": "x"},), tools)
     assert grammar_for(request) is None

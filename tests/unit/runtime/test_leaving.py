@@ -58,7 +58,6 @@ async def test_a_clean_stop_is_no_loss(tmp_path: Path, caplog: pytest.LogCapture
         downs = [record.body["reason"] for record in reader.read(kinds=("CardDown",))]
     assert downs == ["restart"]
     assert not [r for r in caplog.records if r.levelno > logging.INFO]
-    assert f"card {CARD} was stopped with the service" in caplog.text
     cards = balance(tmp_path).cards
     assert [(card.state, card.counted, card.difference.used) for card in cards] == [
         ("down", (100, 0, 3), 0),

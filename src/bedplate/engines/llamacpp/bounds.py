@@ -11,7 +11,7 @@ from typing import Any
 
 from bedplate.errors import InvalidRequest
 
-NODES_MAX = 4_000
+NODES_MAX = 8_000
 """Objects, lists and values of all schemas of one request together."""
 DEPTH_MAX = 32
 CHARACTERS_MAX = 256 << 10

@@ -15,6 +15,7 @@ an adopted card are erased: what they hold is known to nobody.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import importlib.metadata
 import json
@@ -33,7 +34,7 @@ import orjson
 
 from bedplate.core.ids import CardId
 from bedplate.engines.llamacpp.child import start_ticks, write_private
-from bedplate.engines.llamacpp.client import CardClient
+from bedplate.engines.llamacpp.client import CALL_SECONDS, CardClient
 from bedplate.engines.llamacpp.counters import Counters
 from bedplate.engines.llamacpp.model import Model
 from bedplate.engines.llamacpp.settings import Settings
@@ -55,8 +56,8 @@ ENDED = "process ended"
 WATCH_SECONDS = 1.0
 DOOR_SECONDS = 2.0
 """Longest wait for a sign of life; the second that is missed in a row ends the card."""
-STUCK_SECONDS = 20.0
-"""Longest time in which no batch ends: a batch, or one slot saved."""
+STUCK_SECONDS = CALL_SECONDS
+"""Longest time in which no batch ends: all other calls to the card have failed by then."""
 
 
 SERVER_VERSION = f"xllamacpp {importlib.metadata.version('xllamacpp')}"
@@ -145,7 +146,8 @@ class Card:
     def kill(self) -> None:
         """Kill the process as a fault would (drills and tests)."""
         if self._pid:
-            os.kill(self._pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
 
     async def abandon(self) -> None:
         """Let go of the card without ending it, as a killed gateway does (drills and tests)."""
