@@ -161,10 +161,3 @@ def test_text_between_and_after_calls_is_kept() -> None:
     text, calls, _ = feed([f"{ONE} and {ONE}\nbye"])
     assert text == " and\nbye"
     assert len(calls) == 2
-
-
-def test_a_name_that_is_no_json_string_stays_text() -> None:
-    written = '<tool_call>\n{"name": "a\nb", "arguments": {"x":1}}\n</tool_call>'
-    parser = CallParser()
-    assert parser.feed(written).text + parser.finish(at_limit=False).text == written
-    assert parser.calls == []
