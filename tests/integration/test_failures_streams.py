@@ -255,7 +255,8 @@ def test_f16b_a_constrained_answer_ends_with_an_explicit_error(
     cards_up: Served, stream: bool
 ) -> None:
     """F16 (b): a tool call cannot be continued: an error, and what was sent is no success."""
-    schema = {"type": "string", "pattern": "^[a-z]{3000}$"}
+    word = {"type": "string", "pattern": "^[a-z]{900}$"}
+    schema = {"type": "array", "items": word, "minItems": 4, "maxItems": 4}
     form = {"type": "json_schema", "json_schema": {"name": "long", "schema": schema}}
     body = {"model": "tiny", "max_tokens": 3_000, "response_format": form, "stream": stream}
     if not stream:
