@@ -124,7 +124,7 @@ async def test_f22_sessions_that_vanish_end_with_their_lease(tmp_path: Path) -> 
         assert served.at_rest()
         counters = served.state()["counters"]
         opened = counters["sessions_opened"]
-        assert opened > ROUNDS * SESSIONS * 0.8, "those that left before their arrival open none"
+        assert opened > ROUNDS * SESSIONS * 0.6, "those that left before their arrival open none"
         assert opened < ROUNDS * SESSIONS * 1.5, "a turn whose call failed begins another"
         assert clients.vanished > ROUNDS * SESSIONS * 0.15
         assert clients.repeated > ROUNDS * SESSIONS * 0.03
