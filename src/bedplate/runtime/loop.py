@@ -12,6 +12,7 @@ turns and exits. The record stays in the journal; `bedplate replay --skip` can q
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -49,6 +50,12 @@ class Saved(NamedTuple):
 
     seq: int
     content: str
+
+
+PATIENT_KINDS = frozenset({"TurnStarted", "TokensEmitted"})
+"""Progress of a running turn: nothing that leaves the process waits for these records."""
+PATIENCE_S = 0.01
+"""How long they may wait for a record that somebody waits for, and share its commit."""
 
 
 class Driver(Protocol):
@@ -94,6 +101,7 @@ class CoreLoop:
         self._inbox: deque[tuple[int, int, Event]] = deque()
         self._busy = False
         self._gathering = False
+        self._later: asyncio.TimerHandle | None = None
         self._last_event_seq = -1
         self._events_undigested = 0
         self._digest_ns = 0
@@ -275,9 +283,23 @@ class CoreLoop:
                 self._publish()
 
     def _publish(self) -> None:
+        """Hand what was written to the committer; what nobody waits for may gather a little."""
         records = self._records
-        if records and not self._gathering:
-            group = Group(records, self._contents)
+        if not records or self._gathering:
+            return
+        if all(record.kind in PATIENT_KINDS for record in records):
+            if self._later is None:
+                loop = asyncio.get_running_loop()
+                self._later = loop.call_later(PATIENCE_S, self._hand_over)
+            return
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        if self._records:
+            group = Group(self._records, self._contents)
             self._records = []
             self._contents = []
             self._committer.publish(group)
