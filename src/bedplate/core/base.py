@@ -55,14 +55,18 @@ class Base:
         assert self.seq > 0 or isinstance(event, events.PolicyChanged)
         state.now_ns = now_ns
         _HANDLERS[type(event)](state, event)
-        state.fire_deadlines(lambda kind, subject: _due(state, kind, subject))
+        if state.deadlines and state.deadlines[0][0] <= now_ns:
+            state.fire_deadlines(_due)
         if state.closing:
             sessions.finish_closing(state)
-        _schedule(state)
-        write_through(state)
-        _schedule(state)
+        if state.stirred:
+            _schedule(state)
+        if state.loose:
+            write_through(state)
+        if state.stirred:
+            _schedule(state)
+            state.stirred.clear()
         water.look(state)
-        state.stirred.clear()
         state.touched.clear()
         state.arm_timer()
         actions = tuple(state.actions)

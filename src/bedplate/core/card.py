@@ -12,10 +12,14 @@ that INV-01 (used − dropping + claimed ≤ total) is kept in one file:
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
+from typing import TypeVar
 
 from bedplate.core.lease import charge
 from bedplate.core.state import State
 from bedplate.core.states import DROPPING, FREE, HELD, Card, Group, Slot, Turn
+
+Found = TypeVar("Found")
 
 
 def book(state: State, slot: Slot, blocks: int) -> None:
@@ -99,18 +103,11 @@ def can_open(card: Card) -> bool:
 
 
 def touch(state: State, card: Card) -> None:
-    """Note that a card's load or health changed: its place among the open cards is renewed.
-
-    Cost: O(log cards).
-    """
+    """Note that a card's load or health changed: its place among the open cards is out of date."""
     state.touched[card.id] = card
     group = card.group
     state.stir(group)
-    if can_open(card):
-        if len(group.open_heap) > 64 + 8 * len(group.cards):
-            group.open_heap = [rank(other) for other in group.cards if can_open(other)]
-            heapq.heapify(group.open_heap)
-        heapq.heappush(group.open_heap, rank(card))
+    group.unranked[card.id] = card
 
 
 def rank(card: Card) -> tuple[int, int, int]:
@@ -123,7 +120,7 @@ def any_open(group: Group) -> bool:
 
     Cost: amortised O(log cards).
     """
-    heap = group.open_heap
+    heap = _ranked(group)
     while heap:
         card = group.cards[heap[0][2]]
         if can_open(card) and rank(card) == heap[0]:
@@ -132,29 +129,47 @@ def any_open(group: Group) -> bool:
     return False
 
 
+def _ranked(group: Group) -> list[tuple[int, int, int]]:
+    """Return the heap of open cards with every change since the last look pushed."""
+    if group.unranked:
+        if len(group.open_heap) > 64 + 8 * len(group.cards):
+            group.open_heap = [rank(card) for card in group.cards if can_open(card)]
+            heapq.heapify(group.open_heap)
+        else:
+            for card in group.unranked.values():
+                if can_open(card):
+                    heapq.heappush(group.open_heap, rank(card))
+        group.unranked.clear()
+    return group.open_heap
+
+
 def takes(card: Card, tokens: int) -> bool:
     """Tell whether the card can hold a session of so many tokens, were it empty."""
     return tokens <= min(card.context_tokens, card.total_blocks * card.group.block_tokens)
 
 
-def open_by_load(group: Group, *, min_tokens: int, tries: int) -> list[Card]:
-    """Return up to `tries` cards that take sessions of `min_tokens` and can start a turn.
+def first_by_load(
+    group: Group, *, min_tokens: int, tries: int, attempt: Callable[[Card], Found | None]
+) -> Found | None:
+    """Return what `attempt` makes of the first card that it can use, least loaded first.
 
-    Least loaded first.
-
-    Stale heap entries met on the way are dropped, live ones are kept. Cost: O(tries log cards).
+    Up to `tries` cards are tried, of those that take sessions of `min_tokens` and can start a turn;
+    `attempt` changes nothing. Stale heap entries met on the way are dropped, live ones are kept.
+    Cost: O(tries log cards).
     """
-    found: list[Card] = []
+    heap = _ranked(group)
+    found: Found | None = None
     kept: list[tuple[int, int, int]] = []
-    while group.open_heap and len(found) < tries:
-        item = heapq.heappop(group.open_heap)
+    while heap and tries > 0 and found is None:
+        item = heapq.heappop(heap)
         card = group.cards[item[2]]
         if can_open(card) and rank(card) == item and item not in kept:
             kept.append(item)
             if takes(card, min_tokens):
-                found.append(card)
+                tries -= 1
+                found = attempt(card)
     for item in kept:
-        heapq.heappush(group.open_heap, item)
+        heapq.heappush(heap, item)
     return found
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bedplate.core.card import can_open, free_slot, open_by_load, takes
+from bedplate.core.card import can_open, first_by_load, free_slot, takes
 from bedplate.core.retention import victims_for
 from bedplate.core.state import State
 from bedplate.core.states import HELD, Card, Entry, Slot, Turn
@@ -82,18 +82,23 @@ def plan(state: State, turn: Turn) -> Plan | None:
     length = turn.prompt_tokens + turn.limit_tokens
     avoid = turn.failed_on if turn.failed_on and untried(turn) else ()
     tries = CARDS_TRIED_MAX + len(avoid)
-    for card in open_by_load(turn.branch.group, min_tokens=length, tries=tries):
+
+    def attempt(card: Card) -> Plan | None:
         if card.id in avoid:
-            continue
+            return None
         slot = free_slot(card)
         victims = victims_for(
             state, card, turn, blocks=turn.need_blocks, need_slot=slot is None, keep=None
         )
-        if victims is not None:
-            chosen = slot if slot is not None else victims[0]
-            return Plan(card, chosen, victims, load if _worth_loading(load, turn, card) else None)
-    turn.why = "no_room"
-    return None
+        if victims is None:
+            return None
+        chosen = slot if slot is not None else victims[0]
+        return Plan(card, chosen, victims, load if _worth_loading(load, turn, card) else None)
+
+    way = first_by_load(turn.branch.group, min_tokens=length, tries=tries, attempt=attempt)
+    if way is None:
+        turn.why = "no_room"
+    return way
 
 
 def untried(turn: Turn) -> bool:

@@ -20,7 +20,7 @@ from bedplate.core.states import Group, Turn
 def release(state: State, group: Group) -> None:
     """Start every turn that can start now, in order. Cost: O(candidates looked at), bounded."""
     budget = RELEASE_SCAN_MAX
-    while budget > 0 and any_open(group):
+    while budget > 0 and _waits(group) and any_open(group):
         picked, looked = _pick(state, group, budget)
         budget -= looked
         if picked is None:
@@ -28,6 +28,10 @@ def release(state: State, group: Group) -> None:
         turn, way = picked
         dequeue(turn, served=True)
         start(state, turn, way)
+
+
+def _waits(group: Group) -> bool:
+    return bool(group.bound_cards) or not line.empty(group.queues)
 
 
 def _pick(state: State, group: Group, budget: int) -> tuple[tuple[Turn, Plan] | None, int]:

@@ -110,27 +110,28 @@ class State:
         assert at_ns >= self.now_ns, (kind, subject)
         heapq.heappush(self.deadlines, (at_ns, self.serial(), kind, subject))
 
-    def fire_deadlines(self, act: Callable[[str, str], None]) -> None:
+    def fire_deadlines(self, act: Callable[[State, str, str], None]) -> None:
         """Hand every deadline that is due to `act`, in time order, a bounded number a step."""
         for _ in range(EXPIRE_SCAN_MAX):
             if not self.deadlines or self.deadlines[0][0] > self.now_ns:
                 return
             _, _, kind, subject = heapq.heappop(self.deadlines)
-            act(kind, subject)
+            act(self, kind, subject)
 
     def arm_timer(self) -> None:
         """Ask for a timer when the earliest deadline is sooner than the armed one (INV-09)."""
-        live = len(self.sessions) + len(self.turns)
-        if len(self.deadlines) > HEAP_SLACK + 4 * live:
-            self._sweep_deadlines()
-        if not self.deadlines:
+        deadlines = self.deadlines
+        if len(deadlines) > HEAP_SLACK + 4 * (len(self.sessions) + len(self.turns)):
+            deadlines = self._sweep_deadlines()
+        if not deadlines:
             return
-        due_ns = max(self.deadlines[0][0], self.now_ns)
+        due_ns = deadlines[0][0]
         if self.armed_ns == 0 or due_ns < self.armed_ns:
+            due_ns = max(due_ns, self.now_ns)
             self.armed_ns = due_ns
             self.emit(SetTimer(due_ns))
 
-    def _sweep_deadlines(self) -> None:
+    def _sweep_deadlines(self) -> list[tuple[int, int, str, str]]:
         """Drop deadlines of turns and sessions that are gone, and doubles.
 
         Cost: O(heap), amortised O(1).
@@ -144,3 +145,4 @@ class State:
                 seen[(kind, subject)] = True
                 kept.append(item)
         self.deadlines = kept
+        return kept

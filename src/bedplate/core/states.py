@@ -353,7 +353,8 @@ class Group:
     """Cards that serve one model, and the turns that wait for any of them.
 
     `open_heap` orders cards that can start a turn by (running, used blocks, index); entries go
-    stale when a card changes and are skipped. `queues[lane][tenant]` are the ready turns,
+    stale when a card changes and are skipped; `unranked` are cards that changed since the heap was
+    last used. `queues[lane][tenant]` are the ready turns,
     `admit_queues` those whose session is not admitted; tenants rotate. `idle[lane]` are admitted
     sessions without a turn, in the order in which their leases run out.
     """
@@ -369,9 +370,9 @@ class Group:
         "context_tokens",
         "idle",
         "model",
-        "open_cards",
         "open_heap",
         "queues",
+        "unranked",
         "wake_ns",
     )
 
@@ -379,8 +380,8 @@ class Group:
         self.model = model
         self.block_tokens = block_tokens
         self.cards: list[Card] = []
-        self.open_cards = 0
         self.open_heap: list[tuple[int, int, int]] = []
+        self.unranked: dict[CardId, Card] = {}
         self.bound_cards: dict[CardId, Card] = {}
         self.capacity_tokens = 0
         self.context_tokens = 0

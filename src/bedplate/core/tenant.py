@@ -38,8 +38,9 @@ def refill(tenant: Tenant, now_ns: int) -> None:
 
 def refusal(tenant: Tenant, now_ns: int) -> tuple[str, int] | None:
     """Return (what is exhausted, nanoseconds until it is not), or None when a call may come in."""
-    refill(tenant, now_ns)
     policy = tenant.policy
+    if policy.requests_per_minute or policy.tokens_per_minute:
+        refill(tenant, now_ns)
     if policy.inflight_max and tenant.inflight >= policy.inflight_max:
         return (f"{policy.inflight_max} calls in flight", MINUTE_NS // 60)
     if policy.requests_per_minute and tenant.request_level < MINUTE_NS:

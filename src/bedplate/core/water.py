@@ -19,7 +19,8 @@ def look(state: State) -> None:
         if level != card.level:
             card.level = level
             state.emit(Alarm("card_kv", card.id, level))
-    level = _level(state, state.pool_bytes, state.policy.pool_bytes_max, state.pool_level)
+    total = state.policy.pool_bytes_max
+    level = _level(state, state.pool_bytes, total, state.pool_level) if total else 0
     if level != state.pool_level:
         state.pool_level = level
         state.emit(Alarm("pool", "pool", level))
