@@ -21,8 +21,6 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>")
-QK = float(__import__("os").environ.get("QK", "3"))
-EM = float(__import__("os").environ.get("EM", "1"))
 SHARP = 2.0
 """Scale of queries and keys: high, so that a token of long ago can win the attention."""
 _SUBJECTS = (
