@@ -40,8 +40,11 @@ def cores() -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def pinned(core: int) -> Iterator[None]:
-    """Run what is inside, and the processes that it starts, on one core."""
+def pinned(core: int | None) -> Iterator[None]:
+    """Run what is inside, and the processes that it starts, on one core; None: wherever it may."""
+    if core is None:
+        yield
+        return
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:
@@ -67,13 +70,13 @@ def free_port() -> int:
 
 
 class Process:
-    """A child on one core, its output in a log. A context manager; SIGTERM ends it."""
+    """A child, on one core or free, its output in a log. A context manager; SIGTERM ends it."""
 
     def __init__(
         self,
         command: Sequence[str],
         *,
-        core: int,
+        core: int | None,
         log: Path,
         extra: Mapping[str, str] | None = None,
     ) -> None:

@@ -10,7 +10,7 @@ from importlib import import_module
 
 from bench.harness.run import Bench
 
-NAMES = ("spine",)
+NAMES = ("spine", "perf-model", "links", "twin-speed", "twin-fidelity")
 """Every bench, in the order in which they were added."""
 
 
@@ -22,7 +22,7 @@ def load(name: str) -> Bench:
     """
     if name not in NAMES:
         raise KeyError(f"there is no bench {name!r}; there is: {', '.join(NAMES)}")
-    bench = import_module(f"bench.benches.{name}").BENCH
+    bench = import_module(f"bench.benches.{name.replace('-', '_')}").BENCH
     assert isinstance(bench, Bench)
     assert bench.name == name, f"bench/benches/{name}.py holds bench {bench.name}"
     return bench

@@ -24,7 +24,6 @@ PACKAGES = (
     "cryptography",
     "httptools",
     "orjson",
-    "starlette",
     "uvicorn",
     "uvloop",
     "xllamacpp",

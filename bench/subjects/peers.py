@@ -51,7 +51,7 @@ class VllmRouter:
         Raises:
             BenchError: it cannot be installed.
         """
-        self._bin = _environment(cache, "vllm-router", VLLM_ROUTER_VERSION) / "bin"
+        self._bin = peer_environment(cache, "vllm-router", VLLM_ROUTER_VERSION) / "bin"
 
     @contextmanager
     def running(self, site: Site) -> Iterator[Target]:
@@ -76,7 +76,7 @@ class LiteLLM:
         Raises:
             BenchError: it cannot be installed.
         """
-        self._bin = _environment(cache, "litellm", LITELLM_VERSION) / "bin"
+        self._bin = peer_environment(cache, "litellm", LITELLM_VERSION) / "bin"
 
     @contextmanager
     def running(self, site: Site) -> Iterator[Target]:
@@ -98,7 +98,7 @@ class LiteLLM:
             yield Target(self.name, port, [LITELLM_KEY], process)
 
 
-def _environment(cache: Path, package: str, version: str) -> Path:
+def peer_environment(cache: Path, package: str, version: str) -> Path:
     """Return the virtual environment of a peer; made and filled if it is not there."""
     folder = cache / "peers" / f"{package}-{version}"
     done = folder / "installed"

@@ -29,7 +29,20 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from bedplate.errors import BedplateError, ConfigError, RequestError
 
-COMMANDS = ("serve", "demo", "sessions", "key", "config", "bill", "audit", "replay")
+COMMANDS = (
+    "serve",
+    "demo",
+    "sessions",
+    "key",
+    "config",
+    "bill",
+    "audit",
+    "replay",
+    "estimate",
+    "calibrate",
+    "workload",
+    "sim",
+)
 """Every command, in the order of the help text."""
 
 USER_ERROR = 2

@@ -1,0 +1,1 @@
+"""How fast the twin is, and a peer beside it in the same run."""
