@@ -26,6 +26,8 @@ from tests.conformance import naive_journal as naive
 from tests.unit.journal.builders import ORIGIN, records
 
 SIZE = 40
+RUN_RECORDS = (1, 5, 8_192)
+"""A run for each checkpoint, some with several, and one run for all."""
 COLUMNS = ("time_ns", "kind", "tenant", "session", "body")
 Rows = list[list[object]]
 """Stored records: seq, time_ns, kind, tenant, session, body."""
@@ -280,8 +282,9 @@ def test_every_change_shows_against_any_checkpoint_that_covers_it(
     if not covering:
         return
     outside = original.outside[data.draw(st.sampled_from(covering))]
-    with pytest.raises((ChainBroken, Truncated)):
-        verify(folder, checkpoint=outside)
+    for run_records in RUN_RECORDS:
+        with pytest.raises((ChainBroken, Truncated)):
+            verify(folder, checkpoint=outside, processes=1, run_records=run_records)
 
 
 @settings(
@@ -303,8 +306,26 @@ def test_without_the_key_no_change_below_the_last_own_checkpoint_hides(
     (left,) = database.execute("SELECT count(*) FROM record").fetchone()
     database.close()
     if seq is not None and (seq < covered or (left and not covered)):
-        with pytest.raises(JournalError):
-            verify(folder)
+        for run_records in RUN_RECORDS:
+            with pytest.raises(JournalError):
+                verify(folder, processes=1, run_records=run_records)
+
+
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(tamper=tampers, repair=repairs)
+def test_every_change_shows_to_several_processes(
+    original: Original, scratch: Path, tamper: list[Change], repair: Repair
+) -> None:
+    folder = tampered(original, scratch, [guarded(change) for change in tamper], repair)
+    outside = original.outside[SIZE]
+    if first_change(original, folder) is None:
+        return
+    with pytest.raises((ChainBroken, Truncated)):
+        verify(folder, checkpoint=outside, processes=3, run_records=2)
 
 
 @pytest.mark.parametrize("repair", [leave, sign_anew_and_change_the_key])
@@ -316,7 +337,9 @@ def test_the_harness_itself_breaks_nothing(
     assert verify(folder, deep=True).size == SIZE
     if repair is leave:
         for size, note in original.outside.items():
-            assert verify(folder, checkpoint=note).external_size == size
+            for run_records in RUN_RECORDS:
+                report = verify(folder, checkpoint=note, processes=1, run_records=run_records)
+                assert report.external_size == size
     else:
         with pytest.raises(ChainBroken, match="not signed by key"):
             verify(folder, checkpoint=original.outside[SIZE])

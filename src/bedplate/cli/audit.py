@@ -1,9 +1,11 @@
-"""Verify the journal, write its newest checkpoint out, or prove that a record is in it."""
+"""Verify the journal, write its newest checkpoint out, prove a record, erase what was said."""
 
 from __future__ import annotations
 
 import base64
 import os
+import pwd
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +15,7 @@ from bedplate.cli.options import ConfigOption, JsonOption
 from bedplate.cli.output import print_json, print_notice, print_text, progress
 from bedplate.config import load
 from bedplate.errors import ConfigError, InvalidRequest, JournalError
-from bedplate.journal import Reader, tree
+from bedplate.journal import Journal, Reader, Record, tree
 from bedplate.journal import checkpoint as notes
 from bedplate.journal import verify as verify_journal
 from bedplate.journal.keys import Verifier
@@ -158,6 +160,66 @@ def proof(
         return
     print_text(canonical_bytes(record).decode())
     print_text("\n".join(["", *coded, "", note.decode().rstrip("\n")]))
+
+
+@app.command()
+def erase(
+    *,
+    session: Annotated[str, typer.Option(help="Its id, as `bedplate bill --by session` lists it.")],
+    tenant: Annotated[
+        str | None, typer.Option(help="Whose it is; needed where several tenants have the id.")
+    ] = None,
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Erase a session's prompts, answers and tool data. The service must be stopped."""
+    folder = journal_folder(config, data_dir)
+    with Reader(folder) as reader:
+        origin = reader.origin
+    with Journal.open(folder, origin=origin) as journal:
+        owner, count = _owner(folder, session, tenant)
+        # First the note: a crash between the two leaves contents, which the next try erases.
+        number = journal.next_seq
+        time_ns = max(time.time_ns(), journal.last_time_ns)
+        user = {"uid": os.getuid(), "user": _user_name()}
+        body = {"verb": "erase", **user, "contents": count}
+        journal.append([Record(number, time_ns, "operator", owner, session, body)])
+        erased = journal.erase_content(tenant=owner, session=session)
+    if json:
+        found = {"tenant": owner, "session": session, "erased": erased, "record": number}
+        print_json({**found, **user})
+        return
+    print_text(
+        f"erased {erased} contents of session {session} of {owner}; record {number} says who did"
+    )
+
+
+def _owner(folder: Path, session: str, tenant: str | None) -> tuple[str, int]:
+    """Return the one tenant whose session is meant, and how many contents it has."""
+    with Reader(folder) as reader:
+        owners = reader.owners(session) if session else []  # "" owns the core's snapshots
+    found = [owner for owner in owners if tenant in (None, owner[0])]
+    if not found:
+        whose = "" if tenant is None else f" of tenant {tenant!r}"
+        raise InvalidRequest(
+            f"the journal in {folder} holds no contents of session {session!r}{whose}; "
+            "`bedplate bill --by session` lists the sessions"
+        )
+    if len(found) > 1:
+        names = ", ".join(name for name, _ in found)
+        raise InvalidRequest(
+            f"several tenants have a session {session!r}: {names}; say which with --tenant"
+        )
+    return found[0]
+
+
+def _user_name() -> str:
+    """Return the name of the user that runs this, as the system has it; empty where it has none."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return ""
 
 
 def journal_folder(config: Path | None, data_dir: Path | None) -> Path:

@@ -1,8 +1,8 @@
 """The append-only, tamper-evident journal: every event, and every note that explains one.
 
 Reading order: `record` (what is stored, byte for byte), `tree` and `checkpoint` (why a change
-shows), `storage` (SQL), `store` (the writer), `reader`, `verify`. docs/reference/journal.md has the
-format.
+shows), `storage` (SQL), `store` (the writer), `reader`, `verify` with `verify_run` and
+`verify_process`. docs/reference/journal.md has the format.
 """
 
 from __future__ import annotations

@@ -66,6 +66,10 @@ class Reader:
         """Return stored contents, None when they are unknown or erased."""
         return self._storage.content(content_hash)
 
+    def owners(self, session: str) -> list[tuple[str, int]]:
+        """Return each tenant that has contents under this session's id, and how many."""
+        return self._storage.owners(session)
+
     def last_checkpoint(self) -> bytes | None:
         """Return the newest stored checkpoint, a signed note."""
         mark = self._storage.last_mark()

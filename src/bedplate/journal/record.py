@@ -28,7 +28,7 @@ INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _decode: Callable[[bytes], dict[str, Any]] = msgspec.json.Decoder(dict).decode
 
-_CITING = {
+CITING = {
     "content": "hashes",
     "recognised": "content",
     "answered": "content",
@@ -119,7 +119,7 @@ def cited_hashes(row: Row) -> Sequence[str]:
 
     Cost: a body is decoded only where its kind can cite.
     """
-    field = _CITING.get(row[2])
+    field = CITING.get(row[2])
     if field is None:
         return ()
     cited = record_of(row).body.get(field, ())

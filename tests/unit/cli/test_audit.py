@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import pwd
 import shutil
 import sqlite3
 from pathlib import Path
@@ -12,11 +14,11 @@ from typer.testing import CliRunner, Result
 
 from bedplate.cli.audit import app
 from bedplate.errors import BedplateError, ChainBroken, ConfigError, InvalidRequest, Truncated
-from bedplate.journal import Journal
+from bedplate.journal import Content, Journal, Reader, content_hash
 from bedplate.journal.keys import PUBLIC_FILE
 from bedplate.journal.storage import DATABASE_FILE
 from tests.conformance import naive_journal as naive
-from tests.unit.journal.builders import ORIGIN, records, written
+from tests.unit.journal.builders import ORIGIN, citing, records, written
 
 
 @pytest.fixture(autouse=True)
@@ -156,3 +158,72 @@ def test_a_proof_of_a_changed_record_is_refused(folder: Path) -> None:
 def test_without_a_journal_the_place_is_named(tmp_path: Path) -> None:
     error = failure("verify", "--data-dir", str(tmp_path / "nowhere"))
     assert str(tmp_path / "nowhere") in error.message
+
+
+def said(folder: Path) -> list[Content]:
+    """Add contents of two sessions, one of which two tenants have."""
+    owners = [("fraud", "s-a"), ("fraud", "s-a"), ("fraud", "s-b"), ("wealth", "s-b")]
+    kept = [
+        Content(content_hash(b"secret %d" % at), tenant, session, b"secret %d" % at)
+        for at, (tenant, session) in enumerate(owners)
+    ]
+    with Journal.open(folder, origin=ORIGIN) as journal:
+        journal.append([citing(1_203 + at, content) for at, content in enumerate(kept)], kept)
+    return kept
+
+
+def test_erase_takes_one_session_and_leaves_a_note_of_who_did(folder: Path) -> None:
+    kept = said(folder)
+    found = invoke_json("erase", "--session", "s-a")
+    uid = os.getuid()
+    assert found == {
+        "tenant": "fraud",
+        "session": "s-a",
+        "erased": 2,
+        "record": 1_207,
+        "uid": uid,
+        "user": pwd.getpwuid(uid).pw_name,
+    }
+    with Reader(folder) as reader:
+        stored = [reader.content(content.hash) for content in kept]
+        note = next(reader.read(1_207))
+    assert stored == [None, None, b"secret 2", b"secret 3"]
+    assert (note.kind, note.tenant, note.session) == ("operator", "fraud", "s-a")
+    assert note.body == {"verb": "erase", "uid": uid, "user": found["user"], "contents": 2}
+    assert b"secret 0" not in (folder / DATABASE_FILE).read_bytes()
+    assert invoke_json("verify", "--deep")["contents"] == 2
+
+
+def test_erase_asks_which_tenant_where_several_have_the_id(folder: Path) -> None:
+    kept = said(folder)
+    assert "fraud, wealth; say which" in failure("erase", "--session", "s-b").message
+    result = invoke("erase", "--session", "s-b", "--tenant", "wealth")
+    assert result.exit_code == 0
+    assert result.stdout == "erased 1 contents of session s-b of wealth; record 1207 says who did\n"
+    with Reader(folder) as reader:
+        assert [reader.content(content.hash) for content in kept[2:]] == [b"secret 2", None]
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--session", "s-9"), ("--session", ""), ("--session", "s-a", "--tenant", "x")]
+)
+def test_erase_of_what_is_not_there_writes_nothing(
+    folder: Path, arguments: tuple[str, ...]
+) -> None:
+    said(folder)
+    snapshot = Content(content_hash(b"state"), "", "", b"state")
+    with Journal.open(folder, origin=ORIGIN) as journal:
+        journal.append([citing(1_207, snapshot)], [snapshot])
+    error = failure("erase", *arguments)
+    assert isinstance(error, InvalidRequest)
+    assert "holds no contents" in error.message
+    assert invoke_json("verify")["contents"] == 5
+    assert invoke_json("verify")["size"] == 1_208
+
+
+def test_erase_is_refused_while_the_service_writes(folder: Path) -> None:
+    said(folder)
+    with Journal.open(folder, origin=ORIGIN):
+        error = failure("erase", "--session", "s-a")
+        assert f"is being written by process {os.getpid()}; stop it first" in error.message
+    assert invoke_json("verify")["contents"] == 4

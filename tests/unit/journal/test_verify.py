@@ -2,15 +2,28 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from bedplate.errors import ChainBroken, JournalError, Truncated
-from bedplate.journal import Content, Journal, Reader, Record, content_hash, verify
+from bedplate.journal import Content, Journal, Reader, Record, Report, content_hash
+from bedplate.journal import verify as verify_journal
 from bedplate.journal.keys import PUBLIC_FILE, Signer, Verifier
 from bedplate.journal.storage import DATABASE_FILE
 from tests.unit.journal.builders import ORIGIN, START_NS, citing, records, written
+
+Verify = Callable[..., Report]
+
+
+@pytest.fixture(params=["one run", "a run for each checkpoint", "two processes"])
+def verify(request: pytest.FixtureRequest) -> Verify:
+    if request.param == "one run":
+        return verify_journal
+    processes = 2 if request.param == "two processes" else 1
+    return partial(verify_journal, processes=processes, run_records=1)
 
 
 def content(data: bytes, *, session: str) -> Content:
@@ -30,7 +43,7 @@ def tamper(folder: Path, *statements: str) -> None:
             database.execute(statement)
 
 
-def test_a_sound_journal_verifies_and_is_described(tmp_path: Path) -> None:
+def test_a_sound_journal_verifies_and_is_described(verify: Verify, tmp_path: Path) -> None:
     written(tmp_path, [400, 700, 2])
     seen: list[tuple[int, int]] = []
     report = verify(
@@ -46,14 +59,14 @@ def test_a_sound_journal_verifies_and_is_described(tmp_path: Path) -> None:
     assert seen[-1] == (1_102, 1_102)
 
 
-def test_it_verifies_while_it_is_written(tmp_path: Path) -> None:
+def test_it_verifies_while_it_is_written(verify: Verify, tmp_path: Path) -> None:
     with Journal.open(tmp_path, origin=ORIGIN) as journal:
-        for start in range(0, 3_000, 300):
+        for start in range(0, 900, 300):
             journal.append(records(300, start=start, step_ns=1))
             assert verify(tmp_path).size == start + 300
 
 
-def test_an_older_checkpoint_from_outside_still_holds(tmp_path: Path) -> None:
+def test_an_older_checkpoint_from_outside_still_holds(verify: Verify, tmp_path: Path) -> None:
     with Journal.open(tmp_path, origin=ORIGIN) as journal:
         journal.append(records(3))
         early = journal.checkpoint()
@@ -61,7 +74,9 @@ def test_an_older_checkpoint_from_outside_still_holds(tmp_path: Path) -> None:
     assert verify(tmp_path, checkpoint=early).external_size == 3
 
 
-def test_a_cut_back_to_an_own_checkpoint_shows_only_from_outside(tmp_path: Path) -> None:
+def test_a_cut_back_to_an_own_checkpoint_shows_only_from_outside(
+    verify: Verify, tmp_path: Path
+) -> None:
     written(tmp_path, [3, 1_200])
     outside = checkpoint(tmp_path)
     tamper(tmp_path, "DELETE FROM record WHERE seq >= 3", "DELETE FROM checkpoint WHERE size > 3")
@@ -70,7 +85,9 @@ def test_a_cut_back_to_an_own_checkpoint_shows_only_from_outside(tmp_path: Path)
         verify(tmp_path, checkpoint=outside)
 
 
-def test_a_journal_made_anew_with_a_new_key_shows_only_from_outside(tmp_path: Path) -> None:
+def test_a_journal_made_anew_with_a_new_key_shows_only_from_outside(
+    verify: Verify, tmp_path: Path
+) -> None:
     written(tmp_path / "a", [5])
     outside, key = checkpoint(tmp_path / "a"), Verifier.load(tmp_path / "a")
     shutil.rmtree(tmp_path / "a")
@@ -82,7 +99,7 @@ def test_a_journal_made_anew_with_a_new_key_shows_only_from_outside(tmp_path: Pa
         verify(tmp_path / "a", key=key)
 
 
-def test_a_checkpoint_of_another_cell_is_told_from_ours(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_cell_is_told_from_ours(verify: Verify, tmp_path: Path) -> None:
     signer = Signer.create("cell-2")
     with Journal.open(tmp_path / "b", origin="cell-2", signer=signer) as journal:
         journal.append(records(1))
@@ -116,7 +133,9 @@ def test_a_checkpoint_of_another_cell_is_told_from_ours(tmp_path: Path) -> None:
         "UPDATE meta SET value = 'cell-2' WHERE name = 'origin'",
     ],
 )
-def test_changes_show_without_any_help_from_outside(tmp_path: Path, statement: str) -> None:
+def test_changes_show_without_any_help_from_outside(
+    verify: Verify, tmp_path: Path, statement: str
+) -> None:
     written(tmp_path, [2, 1_201])
     try:
         tamper(tmp_path, statement)
@@ -127,7 +146,7 @@ def test_changes_show_without_any_help_from_outside(tmp_path: Path, statement: s
         verify(tmp_path)
 
 
-def test_changed_contents_show_and_erased_ones_do_not(tmp_path: Path) -> None:
+def test_changed_contents_show_and_erased_ones_do_not(verify: Verify, tmp_path: Path) -> None:
     kept = [content(b"%d" % number, session=f"s-{number}") for number in range(200)]
     with Journal.open(tmp_path, origin=ORIGIN) as journal:
         journal.append([citing(seq, cited) for seq, cited in enumerate(kept)], kept)
@@ -151,7 +170,7 @@ def test_changed_contents_show_and_erased_ones_do_not(tmp_path: Path) -> None:
     ],
 )
 def test_contents_that_no_record_of_their_session_cites_show(
-    tmp_path: Path, statement: str
+    verify: Verify, tmp_path: Path, statement: str
 ) -> None:
     kept = [content(b"%d" % number, session=f"s-{number}") for number in range(3)]
     with Journal.open(tmp_path, origin=ORIGIN) as journal:
@@ -162,7 +181,7 @@ def test_contents_that_no_record_of_their_session_cites_show(
         verify(tmp_path)
 
 
-def test_each_kind_of_note_that_cites_is_known(tmp_path: Path) -> None:
+def test_each_kind_of_note_that_cites_is_known(verify: Verify, tmp_path: Path) -> None:
     kept = [content(word.encode(), session=word) for word in ("recognised", "answered", "snapshot")]
     notes = [
         Record(seq, START_NS + seq, cited.session, "t", cited.session, {"content": cited.hash})
@@ -173,7 +192,7 @@ def test_each_kind_of_note_that_cites_is_known(tmp_path: Path) -> None:
     assert verify(tmp_path).contents == 3
 
 
-def test_deep_finds_a_body_that_is_not_canonical(tmp_path: Path) -> None:
+def test_deep_finds_a_body_that_is_not_canonical(verify: Verify, tmp_path: Path) -> None:
     """Only the writer can sign such a body: a mistake of another implementation, not a forgery."""
     from bedplate.journal.record import leaf_hashes
     from bedplate.journal.tree import Frontier
@@ -191,7 +210,7 @@ def test_deep_finds_a_body_that_is_not_canonical(tmp_path: Path) -> None:
         verify(tmp_path, key=signer.verifier, deep=True)
 
 
-def test_without_its_public_key_nothing_can_be_said(tmp_path: Path) -> None:
+def test_without_its_public_key_nothing_can_be_said(verify: Verify, tmp_path: Path) -> None:
     written(tmp_path, [1])
     (tmp_path / PUBLIC_FILE).unlink()
     with pytest.raises(JournalError, match="cannot read the journal's public key"):
