@@ -51,10 +51,8 @@ def admit(state: State, group: Group) -> None:
 
     Cost: RELEASE_SCAN_MAX sessions at most, and the idle ones that could step back for them.
     """
-    if line.empty(group.admit_queues):
-        return
     for _ in range(RELEASE_SCAN_MAX):
-        turn = next(line.heads(group.admit_queues), None)
+        turn = line.first(group.admit_queues)
         if turn is None:
             return
         if not _make_room(state, group, turn):

@@ -54,6 +54,14 @@ def heads(line: Line) -> Iterator[Turn]:
             yield queue[0]
 
 
+def first(line: Line) -> Turn | None:
+    """Return the turn whose lane and tenant come first, None when nothing waits."""
+    for tenants in line:
+        for queue in tenants.values():
+            return queue[0]
+    return None
+
+
 def empty(line: Line) -> bool:
     """Tell whether nothing waits."""
     return not (line[0] or line[1] or line[2])

@@ -30,8 +30,11 @@ def _level(state: State, used: int, total: int, before: int) -> int:
     if total == 0:
         return 0
     permille = used * 1000 // total
+    marks = state.policy.water_permille
+    if before == 0 and (not marks or permille < marks[0]):
+        return 0
     level = 0
-    for index, mark in enumerate(state.policy.water_permille):
+    for index, mark in enumerate(marks):
         held = before > index and permille >= mark - HYSTERESIS_PERMILLE
         if permille >= mark or held:
             level = index + 1
