@@ -100,6 +100,10 @@ class CardProfile:
     passes between the dispatch of a turn and its first step (request, tokenising, slot), `end_ns`
     between its last step and the news of its end. `evidence` says what the times rest on: measured
     | fitted | roofline.
+
+    `cell_ns` is time per computed token and per token of KV that the card holds before its step, in
+    whichever slot: llama.cpp's slots share one cache, and each computed token passes over all of
+    it. 0 where slots have nothing to do with one another.
     """
 
     name: str
@@ -118,3 +122,4 @@ class CardProfile:
     load: MoveCost
     begin_ns: float = 0.0
     end_ns: float = 0.0
+    cell_ns: float = 0.0

@@ -54,7 +54,10 @@ class CardRow(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """The base at one instant. KV in tokens over all cards, pool in bytes, turns by state."""
+    """The base at one instant. KV in tokens over all cards, pool in bytes, turns by state.
+
+    `moves` are stores and loads under way.
+    """
 
     time_ns: int
     kv_used_tokens: int
@@ -63,6 +66,7 @@ class Sample(NamedTuple):
     waiting: int
     running: int
     sessions: int
+    moves: int = 0
 
 
 @dataclass(slots=True)

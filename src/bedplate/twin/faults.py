@@ -1,0 +1,91 @@
+"""What breaks, and when it is well again. Times count from the beginning of the run.
+
+A fault changes the outside only (cards, links, tools, the gateway); what the base makes of it is
+the core's doing. `back_ns` and `until_ns` −1 mean never. Of two faults of one kind on one thing
+that overlap, the later one holds, and the first end ends both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bedplate.twin.transfer import TailSpec
+
+NEVER = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardLost:
+    """A card stops with all it holds, and comes back empty.
+
+    `silent_ns` passes before anybody notices; until then what runs there hangs.
+    """
+
+    at_ns: int
+    card: str
+    back_ns: int = NEVER
+    silent_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLost:
+    """All cards of a partition stop at once, as with its power."""
+
+    at_ns: int
+    partition: str
+    back_ns: int = NEVER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardSlow:
+    """Every step of a card lasts `factor` times as long (a hot chip, a sick neighbour)."""
+
+    at_ns: int
+    card: str
+    factor: float
+    until_ns: int = NEVER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkLost:
+    """Cards of a partition do not reach the pool: stores and loads fail."""
+
+    at_ns: int
+    partition: str
+    until_ns: int = NEVER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSlow:
+    """Moves of a partition's cards flow `factor` times slower, some of them wait a long tail."""
+
+    at_ns: int
+    partition: str
+    factor: float
+    until_ns: int = NEVER
+    tail: TailSpec | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSlow:
+    """Gaps that begin in this time last `factor` times as long. `tool` "" means every gap."""
+
+    at_ns: int
+    factor: float
+    tool: str = ""
+    until_ns: int = NEVER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayRestarted:
+    """The service is gone from `at_ns` to `back_ns`, then recovers from its journal.
+
+    What ran is lost and asked again by its clients; cards come back empty, the pool keeps its
+    entries.
+    """
+
+    at_ns: int
+    back_ns: int
+
+
+Fault = CardLost | PartitionLost | CardSlow | LinkLost | LinkSlow | ToolSlow | GatewayRestarted
