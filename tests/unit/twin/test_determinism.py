@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from bedplate.core.units import SECOND_NS
 from bedplate.twin.faults import CardLost, GatewayRestarted, LinkSlow
@@ -39,28 +42,51 @@ def print_of(seed: int) -> str:
     return repr((out.digest, out.events, out.turns, out.cards, out.samples, out.counters))
 
 
-def test_another_process_with_another_hash_seed_comes_to_the_same() -> None:
+def digest_in(python: str, hash_seed: str) -> str:
+    """Return the hash of all that must agree, as another process finds it.
+
+    The core and the twin need nothing but the standard library, so a bare interpreter will do.
+    """
     script = (
-        "from tests.unit.twin.test_determinism import print_of;"
-        "import hashlib; print(hashlib.sha256(print_of(5).encode()).hexdigest())"
+        "import hashlib; from tests.unit.twin.test_determinism import print_of;"
+        "print(hashlib.sha256(print_of(5).encode()).hexdigest())"
     )
-    digests = set()
-    for hash_seed in ("0", "12345"):
-        environment = {
-            **os.environ,
-            "PYTHONHASHSEED": hash_seed,
-            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
-        }
-        done = subprocess.run(
-            [sys.executable, "-c", script],
-            env=environment,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        digests.add(done.stdout.strip())
-    assert len(digests) == 1
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": hash_seed,
+        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+    }
+    done = subprocess.run(
+        [python, "-c", script],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_another_process_with_another_hash_seed_comes_to_the_same() -> None:
+    assert digest_in(sys.executable, "0") == digest_in(sys.executable, "12345")
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
+def test_every_python_at_hand_comes_to_the_same(version: str) -> None:
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"no Python {version} on this machine")
+    assert digest_in(python, "7") == digest_in(sys.executable, "7")
+
+
+def interpreter(version: str) -> str | None:
+    """Return a Python of this version that runs: on the path, or kept by pyenv."""
+    kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = [str(path) for path in sorted(kept.glob(f"{version}.*/bin/python"))]
+    for python in filter(None, (shutil.which(f"python{version}"), *found)):
+        if subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return python  # a version manager's stub is on the path and does not run
+    return None
 
 
 def test_another_seed_draws_other_tails() -> None:
