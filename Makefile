@@ -39,6 +39,7 @@ bench: $(STAMP) ## Run the benches: make bench [NAME=spine] [ARGS=--quick]
 
 docs: $(STAMP) ## Write the reference pages that come from the code
 	@$(RUN) -m tools.config_reference
+	@$(RUN) -m tools.scenario_reference
 
 constraints: $(STAMP) ## Write constraints.txt from what .venv holds
 	@$(RUN) -m tools.constraints

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import types
+from datetime import datetime
 from itertools import groupby
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -113,9 +114,9 @@ def page() -> str:
         if section in NOTES:
             parts.append(f"{NOTES[section]}\n")
         if section == "lanes":
-            parts.append(_table(_lane_rows(found)))
+            parts.append(table(_lane_rows(found)))
         else:
-            parts.append(_table([_row(key) for key in found if _section(key) == section]))
+            parts.append(table([row(key) for key in found if _section(key) == section]))
     return "\n".join(parts)
 
 
@@ -123,13 +124,15 @@ def _section(key: Key) -> str:
     return key.path.rsplit(".", 1)[0]
 
 
-def _table(rows: list[tuple[str, str, str, str]]) -> str:
+def table(rows: list[tuple[str, str, str, str]]) -> str:
+    """Return a table of keys in Markdown."""
     head = ["| key | value | default | meaning |", "| --- | --- | --- | --- |"]
     return "\n".join([*head, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
 
 
-def _row(key: Key) -> tuple[str, str, str, str]:
-    name = key.path.rsplit(".", 1)[1]
+def row(key: Key) -> tuple[str, str, str, str]:
+    """Return the cells of a key: name, values, default, meaning."""
+    name = key.path.rpartition(".")[2]
     return f"`{name}`", _values(key.field), _default(key), key.field.description or ""
 
 
@@ -200,9 +203,9 @@ def _values(field: FieldInfo) -> str:
 
 
 def _type_name(plain: Any) -> str:
-    names = {int: "integer", float: "number", bool: "boolean", str: "text"}
-    if get_origin(plain) is tuple:
-        return "list"
+    names = {int: "integer", float: "number", bool: "boolean", str: "text", datetime: "date"}
+    if get_origin(plain) in (tuple, dict):
+        return "list" if get_origin(plain) is tuple else "table"
     return names.get(plain, "path")
 
 

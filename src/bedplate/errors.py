@@ -158,6 +158,17 @@ class EngineLost(EngineError):
     code = "engine_lost"
 
 
+class SchemaNotKept(EngineError):
+    """The answer does not keep to the schema or the tool call that the request demands.
+
+    The same request is likely to break again, and each try costs a whole answer: a retry is the
+    caller's decision, best with a simpler schema.
+    """
+
+    code = "schema_not_kept"
+    retryable = False
+
+
 class EngineTimeout(EngineError):
     """The engine did not answer within the deadline of the call."""
 

@@ -122,6 +122,7 @@ class Connection(asyncio.Protocol):
             self._json(400, {"error": {"message": "the body is not JSON"}})
             return
         engine = self._engine
+        engine.asked[path] += 1
         key = engine.api_key
         if path.startswith("/fake/"):
             self._control(path, body)

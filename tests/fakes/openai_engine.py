@@ -30,8 +30,9 @@ import asyncio
 import json
 import os
 import signal
+import ssl
 import threading
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 
 from tests.fakes.openai_answers import (
@@ -69,6 +70,8 @@ class FakeEngine:
         self.metrics = metrics
         self.log: deque[Seen] = deque(maxlen=log_max)
         self.requests = 0
+        self.asked: Counter[str] = Counter()
+        """Requests of any kind, by path."""
         self.connections_made = 0
         self.aborts = 0
         self.running = 0
@@ -90,14 +93,16 @@ class FakeEngine:
         """Return the chat requests of the log."""
         return [seen for seen in self.log if seen.path.endswith("/chat/completions")]
 
-    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
+    async def start(
+        self, host: str = "127.0.0.1", port: int = 0, *, tls: ssl.SSLContext | None = None
+    ) -> str:
         """Listen; return the base address, with `/v1`."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Connection(self, loop), host, port, backlog=1024
+            lambda: Connection(self, loop), host, port, backlog=1024, ssl=tls
         )
         port = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://{host}:{port}/v1"
+        self.url = f"{'http' if tls is None else 'https'}://{host}:{port}/v1"
         return self.url
 
     async def stop(self) -> None:

@@ -25,6 +25,7 @@ from bedplate.engines.base import (
     Started,
     StoredKv,
     TurnRun,
+    none_out,
 )
 from bedplate.errors import PoolError
 
@@ -74,9 +75,13 @@ class ScriptedEngine:
         self.moves: list[tuple[str, CardId, SlotId]] = []
         self.store_gate: asyncio.Event | None = None
         self.sink: Callable[[Event], None] | None = None
+        self.is_out: Callable[[CardId], bool] = none_out
+        self.problems: dict[CardId, str] = {}
 
-    async def start(self, sink: Callable[[Event], None]) -> None:
-        self.sink = sink
+    async def start(
+        self, sink: Callable[[Event], None], is_out: Callable[[CardId], bool] = none_out
+    ) -> None:
+        self.sink, self.is_out = sink, is_out
         for card in self.cards:
             self.up(card)
 

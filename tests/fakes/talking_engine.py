@@ -29,6 +29,7 @@ from bedplate.engines.base import (
     Started,
     StoredKv,
     TurnRun,
+    none_out,
 )
 from bedplate.errors import BedplateError, Draining, JournalError, UnknownModel
 from bedplate.gateway.ports import RateLimits
@@ -65,9 +66,12 @@ class TalkingEngine:
     scripts: deque[Script] = field(default_factory=deque)
     requests: list[ChatRequest] = field(default_factory=list)
     stopped_at: list[float] = field(default_factory=list)
+    problems: dict[CardId, str] = field(default_factory=dict)
     running: int = 0
 
-    async def start(self, sink: Callable[[Event], None]) -> None:
+    async def start(
+        self, sink: Callable[[Event], None], is_out: Callable[[CardId], bool] = none_out
+    ) -> None:
         sink(
             CardUp(
                 card=CardId("card-0"),

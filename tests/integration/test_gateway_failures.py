@@ -13,7 +13,7 @@ import pytest
 from openai.types.chat import ChatCompletionChunk
 
 from bedplate.engines.base import Delta
-from bedplate.errors import EngineLost
+from bedplate.errors import EngineError, EngineLost, SchemaNotKept
 from tests.fakes.gateway_world import CHAT, USER, World, body, gateway_world, http, until
 from tests.fakes.talking_engine import Script
 
@@ -130,6 +130,43 @@ async def test_an_unstreamed_failure_is_never_half_an_answer(world: World) -> No
     world.engine.scripts.append(Script((Delta("Hel", tokens=1), EngineLost("card died"))))
     async with http(world) as client, client.post(CHAT, json=body()) as response:
         assert response.status == 502
+
+
+async def test_what_is_no_http_in_mid_stream_cuts_it_without_a_second_answer(world: World) -> None:
+    world.engine.scripts.append(Script((Delta("Hel", tokens=1), asyncio.Event())))
+    data = json.dumps(body(stream=True)).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.server.port)
+    writer.write(
+        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {world.acme}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n".encode()
+        + data
+    )
+    seen = b""
+    while b"Hel" not in seen:
+        seen += await reader.read(4096)
+    writer.write(b"\0no request\r\n\r\n")
+    try:
+        seen += await asyncio.wait_for(reader.read(), 5)
+    except ConnectionResetError:
+        pass
+    assert seen.count(b"HTTP/1.1 ") == 1
+    assert b"[DONE]" not in seen
+    await until(lambda: world.engine.running == 0)
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"), [(EngineLost("card died"), 3), (SchemaNotKept("no integer"), 1)]
+)
+async def test_the_official_client_repeats_only_what_may_do_better(
+    world: World, error: EngineError, tries: int
+) -> None:
+    world.engine.scripts.extend([Script((error,))] * 3)
+    client = world.client().with_options(max_retries=2)
+    with pytest.raises(openai.APIStatusError) as caught:
+        await client.chat.completions.create(model="m", messages=[USER])
+    assert (caught.value.status_code, caught.value.code) == (502, error.code)
+    assert len(world.engine.requests) == tries
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import os
 import signal
 import ssl
@@ -14,16 +13,13 @@ from typing import Any
 
 import aiohttp
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from bedplate.config.tree import Config, ServiceConfig
 from bedplate.core.events import CardDraining
 from bedplate.engines.base import Delta
 from bedplate.errors import ConfigError
 from bedplate.gateway.server import GatewayServer, serve
+from tests.fakes.certificates import Authority
 from tests.fakes.gateway_world import CHAT, World, body, gateway_world, http, until
 from tests.fakes.talking_engine import Script
 
@@ -169,37 +165,11 @@ async def test_a_port_in_use_and_missing_tls_files_are_configuration_errors(
 
 
 async def test_tls_serves_the_same_api(tmp_path: Path) -> None:
-    certificate, key = self_signed(tmp_path)
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("localhost")
     async with gateway_world(tmp_path, tls_cert=certificate, tls_key=key) as world:
-        context = ssl.create_default_context(cafile=str(certificate))
+        context = ssl.create_default_context(cafile=authority.path)
         async with aiohttp.ClientSession() as client:
             url = f"https://localhost:{world.server.port}/healthz"
             async with client.get(url, ssl=context) as response:
                 assert response.status == 200
-
-
-def self_signed(folder: Path) -> tuple[Path, Path]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(minutes=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    paths = folder / "cert.pem", folder / "key.pem"
-    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    paths[1].write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return paths

@@ -96,12 +96,14 @@ async def test_a_killed_card_is_reported_at_once_and_comes_back(
         down = await world.wait_for(CardDown, within_s=1.0)
         assert down.card == card(0)
         assert time.monotonic() - began < 2.0
+        assert world.engine.problems == {card(0): down.reason}
         with pytest.raises(EngineLost):
             killed.server()
         # The other card still counts tokens and serves.
         result = await world.chat([user("account 9")], lineage("t"), card=1)
         up = await world.wait_for(CardUp, 3, within_s=10.0)
         assert up.card == card(0)
+        assert world.engine.problems == {}
         assert killed.pid not in (0, old)
         assert (await world.chat([user("account 9")], lineage("u"))).text == result.text
 
@@ -203,6 +205,27 @@ async def test_a_card_that_cannot_start_says_why(broken_model: Path, tmp_path: P
     assert "file bounds" in said
     assert str(tmp_path / "data" / "logs") in said
     assert "Traceback" not in said
+
+
+@pytest.fixture
+def whole(tiny_model: Path) -> bytes:
+    return tiny_model.read_bytes()
+
+
+async def test_a_card_that_does_not_start_again_says_why(whole: bytes, tmp_path: Path) -> None:
+    model = tmp_path / "model.gguf"
+    model.write_bytes(whole)
+    async with card_engine(model, tmp_path, cards=1) as world:
+        world.engine.fleet.cards[card(0)].kill()
+        await world.wait_for(CardDown)
+        model.write_bytes(whole[:-100_000])
+        async with asyncio.timeout(10):
+            while "file bounds" not in world.engine.problems[card(0)]:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert world.engine.problems[card(0)].startswith("does not start again: ")
+        model.write_bytes(whole)
+        await world.wait_for(CardUp, 2)
+        assert world.engine.problems == {}
 
 
 async def stored(world: CardEngine) -> None:

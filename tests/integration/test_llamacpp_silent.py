@@ -15,7 +15,7 @@ from bedplate.engines.base import JsonObject, TurnRun
 from bedplate.engines.llamacpp.client import CardClient
 from bedplate.engines.llamacpp.prompting import PromptIds
 from bedplate.engines.llamacpp.request import completion_body
-from bedplate.errors import EngineError
+from bedplate.errors import EngineError, SchemaNotKept
 from tests.fakes.card_engine import card, card_engine, lineage, user
 
 
@@ -31,6 +31,7 @@ async def test_a_frozen_card_holds_up_no_prompt_and_is_replaced(
             assert time.monotonic() - began < 3.0
         down = await world.wait_for(CardDown, within_s=10.0)
         assert (down.card, down.reason) == (card(0), "does not answer")
+        assert world.engine.problems == {card(0): "does not answer"}
         up = await world.wait_for(CardUp, 3, within_s=10.0)
         assert up.card == card(0)
         assert world.engine.fleet.cards[card(0)].pid != pid
@@ -84,5 +85,5 @@ async def test_an_answer_outside_its_schema_is_no_answer(
     schema = {"type": "integer", "multipleOf": 5000, "minimum": 0, "maximum": 10**12}
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
     async with card_engine(tiny_model, tmp_path, cards=1) as world:
-        with pytest.raises(EngineError, match="did not keep to the schema"):
+        with pytest.raises(SchemaNotKept, match="did not keep to the schema"):
             await world.chat([user("n")], lineage("s"), response_format=form, limit=32)

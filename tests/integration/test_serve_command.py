@@ -75,7 +75,10 @@ def test_a_start_that_fails_uses_no_key_up_and_the_next_one_shows_it(file: Path)
         timeout=60,
         check=True,
     )
-    assert json.loads(asked.stdout)["never_up"] == [{"card": "nobody", "model": "m"}]
+    problem = "takes no connection: Connection refused"
+    shown = json.loads(asked.stdout)
+    assert shown["never_up"] == [{"card": "nobody", "model": "m", "problem": problem}]
+    assert shown["problems"] == {"nobody": problem}
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=60)
     assert running.returncode == 0

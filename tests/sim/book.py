@@ -22,6 +22,8 @@ from tests.sim.sequence import Sequence, cut, extend, length
 
 JUMP_NS = 30 * SECOND_NS
 """A silence this long counts as a fault: waits across it prove nothing."""
+MOVE_NS = 2 * SECOND_NS
+"""So does one during which KV was on the move: a move takes less."""
 DROPS_FAILED_MAX = 3
 """After so many failed drops in a row a slot may be given up until its card restarts."""
 GOOD_ENDS = ("stop", "length", "tool_calls")
@@ -36,6 +38,10 @@ class Turn:
     prompt: Sequence
     alone: bool = True
     """No other turn of its branch was open when it arrived."""
+    wanted: int = 0
+    """Output limit of its client, else of its lane as it was at the arrival."""
+    gap_ns: int = 0
+    """Then: since the end of the branch's last turn, 0 for its first."""
     accepted: bool = False
     over: bool = False
     running: bool = False
@@ -86,6 +92,9 @@ class Slot:
     remains_tokens: int = 0
     idle_since_ns: int = 0
     clean: bool = False
+    """The pool has the same."""
+    copy: int = -1
+    """The entry that has it."""
     kept: bool = False
     """What is in it was left by a good turn or came from the pool."""
     drops_failed: int = 0
@@ -105,6 +114,7 @@ class Slot:
         self.tokens, self.known, self.session, self.branch, self.tenant = (), True, "", -1, ""
         self.turn, self.op, self.entry, self.loaded, self.remains_tokens = "", "", -1, False, 0
         self.idle_since_ns, self.clean, self.kept, self.drops_failed = now, False, False, 0
+        self.copy = -1
 
 
 @dataclass(slots=True)
@@ -155,8 +165,16 @@ class Session:
     """Some turn of it was accepted: the core knows it."""
     served: bool = False
     """Some turn of it was dispatched: it was admitted at that moment."""
-    settled_ns: int = 0
-    """When its last turn ended: leases run from here."""
+    lane: int = 0
+    """Of its last accepted turn."""
+    open_turns: int = 0
+    """Accepted and not settled."""
+    ended_ns: dict[int, int] = field(default_factory=dict)
+    """When the last turn of each branch ended."""
+    lease_ns: int = 0
+    """Until when its KV is under a lease: the lane's time from the end of its last turn."""
+    expires_ns: int = 0
+    """When it ends if it stays silent: the lane's time from its opening or its last end."""
 
 
 def snake(kind: type) -> str:
@@ -198,9 +216,7 @@ class Book:
 
     def limit_of(self, turn: Turn) -> int:
         """Return the output limit in force, or the most it can be."""
-        assert self.policy is not None
-        default = max(lane.output_tokens for lane in self.policy.lanes)
-        return turn.limit or turn.arrived.limit_tokens or default
+        return turn.limit or turn.wanted
 
     def held_tokens(self, card: Card, slot: Slot) -> int:
         """Return the KV tokens that a slot takes or may come to take, as things stand."""
@@ -233,7 +249,12 @@ class Book:
         turn.accepted = turn.told == 0
         if turn.accepted:
             session, first = self.sessions[turn.arrived.session], turn.arrived
+            assert self.policy is not None
+            session.lane = first.lane
+            if not session.accepted:
+                session.expires_ns = self.now + self.policy.lanes[first.lane].idle_max_ns
             session.accepted = True
+            session.open_turns += 1 - turn.settled
             need = first.prompt_tokens + self.limit_of(turn)
             session.asked[first.branch] = max(need, session.asked.get(first.branch, 0))
         if turn.accepted and not turn.over:
@@ -243,12 +264,16 @@ class Book:
 
     def hear(self, now: int, event: ev.Event) -> None:
         """Take an event in."""
-        if now - self.now > JUMP_NS:
+        gap = now - self.now
+        if gap > JUMP_NS or (gap > MOVE_NS and self._moving()):
             self.last_fault_ns = now
         self.now = now
         handler = getattr(self, f"heard_{snake(type(event))}", None)
         if handler is not None:
             handler(event)
+
+    def _moving(self) -> bool:
+        return any(slot.op for card in self.cards.values() for slot in card.slots)
 
     def heard_policy_changed(self, event: ev.PolicyChanged) -> None:
         self.policy = event.policy
@@ -265,6 +290,7 @@ class Book:
         self.timer_ns = None
 
     def heard_turn_arrived(self, event: ev.TurnArrived) -> None:
+        assert self.policy is not None
         session = self.sessions.get(event.session)
         if session is None or not session.alive:
             session = Session(tenant=event.tenant)
@@ -276,11 +302,14 @@ class Book:
         if length(prompt) < length(computed):
             session.cut.add(event.branch)
         key = (event.session, event.branch)
+        ended_ns = session.ended_ns.get(event.branch, self.now)
         self.turns[event.turn] = Turn(
             arrived=event,
             at_ns=self.now,
             prompt=extend(prompt, f"{event.turn}?", fresh),
             waiting_since_ns=self.now,
+            wanted=event.limit_tokens or self.policy.lanes[event.lane].output_tokens,
+            gap_ns=self.now - ended_ns,
             alone=not any((t.arrived.session, t.arrived.branch) == key for t in self.live_turns()),
         )
 
@@ -349,14 +378,14 @@ class Book:
             entry.stored, entry.size = True, event.size_bytes
         slot = self.slot_of(event.card, event.slot)
         if slot is not None and slot.op == "store" and slot.entry == event.entry:
-            slot.op, slot.entry, slot.clean = "", -1, True
+            slot.op, slot.entry, slot.clean, slot.copy = "", -1, True, event.entry
 
     def heard_kv_loaded(self, event: ev.KvLoaded) -> None:
         slot = self.slot_of(event.card, event.slot)
         if slot is not None and slot.op == "load" and slot.entry == event.entry:
             slot.tokens, slot.known = self.entries[event.entry].tokens, True
             slot.op, slot.entry, slot.loaded, slot.clean = "", -1, True, True
-            slot.kept = True
+            slot.kept, slot.copy = True, event.entry
             slot.idle_since_ns = self.now
 
     def heard_kv_dropped(self, event: ev.KvDropped) -> None:
@@ -466,7 +495,13 @@ class Book:
             turn.settled += 1
             turn.over = True
             self.open.pop(action.turn, None)
-            self.sessions[action.session].settled_ns = self.now
+            session = self.sessions[action.session]
+            assert self.policy is not None
+            lane = self.policy.lanes[session.lane]
+            session.ended_ns[action.branch] = self.now
+            session.lease_ns = self.now + lane.lease_ns
+            session.expires_ns = self.now + lane.idle_max_ns
+            session.open_turns -= turn.accepted
 
     def saw_load_kv(self, action: act.LoadKv) -> None:
         slot = self.cards[action.card].slots[action.slot]
@@ -494,6 +529,9 @@ class Book:
 
     def saw_drop_entry(self, action: act.DropEntry) -> None:
         self.entries[action.entry].dropping = True
+        for card in self.cards.values():
+            for slot in card.slots:
+                slot.clean = slot.clean and slot.copy != action.entry
 
     def saw_set_timer(self, action: act.SetTimer) -> None:
         self.timer_ns = action.at_ns

@@ -82,6 +82,7 @@ class Checkers:
 
 def all_checks() -> tuple[type[Check], ...]:
     """Return every check there is."""
-    from tests.sim import checks_kv, checks_order, checks_turns
+    from tests.sim import checks_kv, checks_order, checks_promises, checks_rates, checks_turns
 
-    return (*checks_kv.CHECKS, *checks_turns.CHECKS, *checks_order.CHECKS)
+    modules = (checks_kv, checks_turns, checks_promises, checks_rates, checks_order)
+    return tuple(kind for module in modules for kind in module.CHECKS)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from bedplate.core import actions as act
 from bedplate.core import events as ev
-from tests.sim.book import DROPS_FAILED_MAX, Card, Slot
+from bedplate.core.limits import BATCH
+from tests.sim.book import DROPS_FAILED_MAX, Card, Slot, Turn
 from tests.sim.checkers import Check
-from tests.sim.sequence import length, usable
+from tests.sim.sequence import Sequence, length, usable
 
 
 class CardRoom(Check):
@@ -105,6 +108,48 @@ class Thrift(Check):
         if held <= reuse and usable(slot.tokens, turn.prompt, can_cut=False) >= held - 1:
             least = min(held, turn.arrived.prompt_tokens - 1)
             self.need(action.expect_cached_tokens >= least, f"{action}: {least} tokens are there")
+
+
+class Home(Check):
+    """A turn runs where its KV is, or from its pool copy; it waits rather than compute it again."""
+
+    name = "home"
+
+    def action(self, action: act.Action) -> None:
+        if not isinstance(action, act.Dispatch):
+            return
+        book, turn = self.book, self.book.turns[action.turn]
+        first, session = turn.arrived, book.sessions[action.session]
+        calm = book.last_fault_ns < turn.waiting_since_ns
+        if not calm or turn.attempts or not turn.alone or first.branch in session.cut:
+            return
+        if book.cards[action.card].up.kv != "full":
+            return
+        for where, tokens in self._copies(action, turn):
+            held = length(tokens)
+            if held <= first.reuse_tokens and usable(tokens, turn.prompt, can_cut=False) == held:
+                least = min(held, first.prompt_tokens - 1)
+                have = action.expect_cached_tokens
+                self.need(have >= least, f"{action}: {where} has {least} tokens of it")
+
+    def _copies(self, action: act.Dispatch, turn: Turn) -> Iterator[tuple[str, Sequence]]:
+        """Copies of the branch that the turn could have had: in the pool, on cards that hold it."""
+        key = (action.session, action.branch)
+        model = turn.arrived.model
+        for number, entry in self.book.entries.items():
+            mine = (entry.session, entry.branch) == key and entry.model == model
+            if mine and entry.stored and not entry.dropping:
+                yield f"entry {number}", entry.tokens
+        for name, card in self.book.cards.items():
+            if not card.alive or card.draining or card.unsure or card.up.kv != "full":
+                continue
+            broken = any(slot.broken for slot in card.slots)
+            whole = turn.arrived.prompt_tokens + action.limit_tokens
+            if broken or card.up.model != model or whole > card.up.context_tokens:
+                continue
+            for slot in card.slots:
+                if (slot.session, slot.branch) == key and slot.known and slot.kept and not slot.op:
+                    yield f"card {name}", slot.tokens
 
 
 class Tenants(Check):
@@ -206,53 +251,53 @@ class NothingLeft(Check):
 
 
 class Retention(Check):
-    """Of idle KV on a card, expired and clean copies go before copies under a lease."""
+    """Idle KV goes in order: lease run out, clean, lower lane, used longest ago."""
 
     name = "retention"
 
     def __init__(self, book: object) -> None:
         super().__init__(book)  # type: ignore[arg-type]
         self.progress: set[str] = set()
+        self.arriving = ""
+        """Session of the call of this step."""
 
     def event(self, event: ev.Event) -> None:
+        self.arriving = event.session if isinstance(event, ev.TurnArrived) else ""
         if isinstance(event, ev.ToolProgress):
             self.progress.add(event.session)
 
-    def after(self, event: ev.Event, actions: tuple[act.Action, ...]) -> None:
-        for action in actions:
-            if isinstance(action, act.DropKv):
-                self._one(action)
-
-    def _one(self, action: act.DropKv) -> None:
+    def action(self, action: act.Action) -> None:
+        if not isinstance(action, act.DropKv):
+            return
         card = self.book.cards[action.card]
         dropped = card.slots[action.slot]
         if card.draining or card.unsure or not self._at_rest(dropped):
             return
-        if self._expired(dropped, surely=False):
-            return
+        now = self.book.now
+        if dropped.drops_failed or (dropped.loaded and dropped.idle_since_ns == now):
+            return  # tried once more, or loaded for a turn that is gone
+        worth = self._worth(dropped)
         for number, slot in enumerate(card.slots):
-            if slot is dropped or slot.op or slot.turn or not slot.tokens or not slot.clean:
+            if slot is dropped or slot.op or slot.turn or slot.broken or not self._at_rest(slot):
                 continue
-            if self._at_rest(slot) and self._expired(slot, surely=True):
-                self.need(False, f"{action} takes a held copy; slot {number} is clean and expired")
+            less = self._worth(slot)
+            self.need(worth <= less, f"{action}: worth {worth}; slot {number} is worth {less}")
 
     def _at_rest(self, slot: Slot) -> bool:
         """A resident of a living session that nobody waits for."""
-        usable_kv = slot.session and slot.known and slot.kept
-        if not usable_kv or slot.session in self.progress:
+        usable_kv = slot.session and slot.known and slot.kept and slot.tokens
+        if not usable_kv or slot.session in self.progress or slot.session == self.arriving:
             return False
         session = self.book.sessions[slot.session]
-        if session.closed or not session.alive:
+        ends = session.closed or self.book.now >= session.expires_ns
+        if ends or not session.alive:
             return False
         return not any(turn.arrived.session == slot.session for turn in self.book.live_turns())
 
-    def _expired(self, slot: Slot, *, surely: bool) -> bool:
-        assert self.book.policy is not None
-        lanes = self.book.policy.lanes
-        leases = [lane.lease_ns for lane in lanes]
-        lease = max(leases) if surely else min(leases)
-        idle = self.book.now - self.book.sessions[slot.session].settled_ns
-        return idle > lease if surely else idle >= lease
+    def _worth(self, slot: Slot) -> tuple[bool, bool, int, int]:
+        session = self.book.sessions[slot.session]
+        leased = self.book.now < session.lease_ns
+        return leased, not slot.clean, BATCH - session.lane, slot.idle_since_ns
 
 
-CHECKS = (CardRoom, SlotOrder, Prefix, Thrift, Tenants, PoolCap, NothingLeft, Retention)
+CHECKS = (CardRoom, SlotOrder, Prefix, Thrift, Home, Tenants, PoolCap, NothingLeft, Retention)

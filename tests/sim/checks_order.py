@@ -15,12 +15,13 @@ from bedplate.core.units import SECOND_NS
 from tests.sim.book import Book, Card, Turn
 from tests.sim.checkers import Check
 
-STEPS_IDLE_MAX = 8
-"""Steps for which a turn that could run at once may be left waiting."""
 CALM_NS = 5 * SECOND_NS
 """Order is judged only this long after the last fault."""
 SETTLED_NS = 2 * SECOND_NS
-"""KV moves of one placement take less than this without faults."""
+"""KV moves of one placement take less than this without faults.
+
+So long a turn may wait for its place while another card could run it at once.
+"""
 
 
 class Observer:
@@ -152,35 +153,65 @@ class Work(Check):
     def __init__(self, book: Book) -> None:
         super().__init__(book)
         self.observer = Observer(book)
-        self.idle: dict[str, int] = {}
+        self.since: dict[str, int] = {}
+        """From when on a waiting turn could have run."""
+        self.passed: dict[str, int] = {}
+        """How often others were dispatched while a turn of their model waited."""
+
+    def action(self, action: act.Action) -> None:
+        if not isinstance(action, act.Dispatch):
+            return
+        model = self.book.turns[action.turn].arrived.model
+        self.passed.pop(action.turn, None)
+        for name, turn in self.book.open.items():
+            if turn.waiting and turn.arrived.model == model and name != action.turn:
+                self.passed[name] = self.passed.get(name, 0) + 1
 
     def after(self, event: ev.Event, actions: tuple[act.Action, ...]) -> None:
         waiting = [turn for turn in self.book.open.values() if turn.waiting]
-        stuck: dict[str, int] = {}
+        since: dict[str, int] = {}
         if self.observer.calm() and len(waiting) <= RELEASE_SCAN_MAX:
             for turn in waiting:
                 name = turn.arrived.turn
                 if self._could(turn, waiting):
-                    stuck[name] = self.idle.get(name, 0) + 1
-                    self.need(
-                        stuck[name] <= STEPS_IDLE_MAX,
-                        f"{name} could run for {stuck[name]} steps: {turn}",
-                    )
-        self.idle = stuck
+                    since[name] = self.since.get(name, self.book.now)
+                    idle = self.book.now - since[name]
+                    placed = self._making_room(turn) and idle <= SETTLED_NS
+                    self.need(placed, f"{name} could run for {idle} ns: {turn}")
+        self.since = since
+
+    def _making_room(self, turn: Turn) -> bool:
+        """A card of its model moves KV, maybe for this turn, which then has its place there."""
+        return any(
+            slot.op
+            for card in self.book.cards.values()
+            if card.up.model == turn.arrived.model
+            for slot in card.slots
+        )
 
     def _could(self, turn: Turn, waiting: list[Turn]) -> bool:
         look = self.observer
         if not look.ready(turn) or not look.admitted(turn):
             return False
         for card in self.book.cards.values():
-            if look.fits(turn, card) and self._all_fit(card, waiting):
+            if look.fits(turn, card) and not self._blocked(turn, card, waiting):
                 return True
         return False
 
-    def _all_fit(self, card: Card, waiting: list[Turn]) -> bool:
-        """No turn that might have been passed over too often blocks the group."""
-        group = [turn for turn in waiting if turn.arrived.model == card.up.model]
-        return all(self.observer.fits(turn, card) for turn in group)
+    def _blocked(self, turn: Turn, card: Card, waiting: list[Turn]) -> bool:
+        """A turn that does not fit is before it in its tenant's line, or was passed too often."""
+        mine = turn.arrived
+        for other in waiting:
+            first = other.arrived
+            if first.model != mine.model or self.observer.fits(other, card):
+                continue
+            line = (first.tenant, first.lane) == (mine.tenant, mine.lane)
+            if (line and other.at_ns <= turn.at_ns) or self._passed_up(first.turn):
+                return True
+        return False
+
+    def _passed_up(self, turn: str) -> bool:
+        return self.passed.get(turn, 0) >= PASSED_OVER_MAX
 
 
 class Order(Check):
@@ -192,20 +223,19 @@ class Order(Check):
         super().__init__(book)
         self.observer = Observer(book)
         self.overtaken: dict[str, int] = {}
-        self.dispatched: dict[str, int] = {}
-        self.seen_at: dict[str, int] = {}
+        self.passed: dict[str, int] = {}
 
     def action(self, action: act.Action) -> None:
         if not isinstance(action, act.Dispatch):
             return
         first = self.book.turns[action.turn]
         model = first.arrived.model
-        self.dispatched[model] = self.dispatched.get(model, 0) + 1
         self.overtaken.pop(action.turn, None)
         if not self.observer.calm():
             self.overtaken.clear()
             return
-        passed = self.dispatched[model] - self.seen_at.get(action.turn, 0) > PASSED_OVER_MAX
+        passed = self.passed.get(action.turn, 0) >= PASSED_OVER_MAX
+        self._pass(action, model)
         card = self.book.cards[action.card]
         for turn in self.book.open.values():
             name = turn.arrived.turn
@@ -216,6 +246,16 @@ class Order(Check):
             elif turn.arrived.lane == first.arrived.lane:
                 self._fair(action, first, turn)
 
+    def _pass(self, action: act.Dispatch, model: str) -> None:
+        """Count a pass of every turn of the model that may not have fitted."""
+        self.passed.pop(action.turn, None)
+        cards = [card for card in self.book.cards.values() if card.up.model == model]
+        for name, turn in self.book.open.items():
+            if name == action.turn or not turn.waiting or turn.arrived.model != model:
+                continue
+            if not all(self.observer.fits(turn, card) for card in cards if card.alive):
+                self.passed[name] = self.passed.get(name, 0) + 1
+
     def _fair(self, action: act.Dispatch, first: Turn, turn: Turn) -> None:
         name = turn.arrived.turn
         if turn.arrived.tenant == first.arrived.tenant:
@@ -223,7 +263,7 @@ class Order(Check):
         self.overtaken[name] = self.overtaken.get(name, 0) + 1
         tenants = len({t.arrived.tenant for t in self.book.open.values()})
         slots = sum(card.up.slots for card in self.book.cards.values())
-        most = 2 * slots + 4 * tenants + PASSED_OVER_MAX
+        most = slots + tenants
         self.need(self.overtaken[name] <= most, f"{name} overtaken {most} times: {action}")
 
     def _before(self, turn: Turn, first: Turn, card: Card) -> bool:
@@ -260,10 +300,6 @@ class Order(Check):
     def _smaller(self, turn: Turn, first: Turn) -> bool:
         mine = turn.arrived.prompt_tokens + self.book.limit_of(turn)
         return mine <= first.arrived.prompt_tokens + self.book.limit_of(first)
-
-    def after(self, event: ev.Event, actions: tuple[act.Action, ...]) -> None:
-        if isinstance(event, ev.TurnArrived):
-            self.seen_at[event.turn] = self.dispatched.get(event.model, 0)
 
 
 CHECKS = (Work, Order)

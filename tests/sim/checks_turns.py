@@ -6,7 +6,7 @@ from bedplate import errors
 from bedplate.core import actions as act
 from bedplate.core import events as ev
 from bedplate.core.limits import BRANCH_QUEUE_MAX, DISPATCH_ATTEMPTS_MAX
-from bedplate.core.units import MINUTE_NS, SECOND_NS
+from bedplate.core.units import SECOND_NS
 from tests.sim.book import GOOD_ENDS, Turn
 from tests.sim.checkers import Check
 
@@ -136,6 +136,9 @@ class Limits(Check):
         assert book.policy is not None
         self.need(not book.stalled, f"{event}: accepted while the journal is stalled")
         self.need(not book.shutdown, f"{event}: accepted after shutdown")
+        self.need(
+            not book.sessions[event.session].closed, f"{event}: accepted after its session closed"
+        )
         tenant = book.tenant_policy(event.tenant)
         mine = [t for t in book.live_turns() if t.arrived.tenant == event.tenant]
         if tenant.inflight_max:
@@ -167,7 +170,7 @@ class Refusals(Check):
 
     def _waited(self, action: act.Refuse, turn: Turn) -> None:
         assert self.book.policy is not None
-        least = min(lane.wait_max_ns for lane in self.book.policy.lanes)
+        least = self.book.policy.lanes[turn.arrived.lane].wait_max_ns
         waited = self.book.now - turn.at_ns
         self.need(action.reason == "lane_full", f"{action}: it was accepted")
         calm = self.book.now - self.book.policy_ns > waited
@@ -190,12 +193,24 @@ class Refusals(Check):
         if reason == "capacity":
             assert book.policy is not None
             alive = sum(1 for s in book.sessions.values() if s.alive and s.accepted)
-            return alive >= book.policy.sessions_max
+            known = book.sessions[event.session].accepted
+            return not known and alive >= book.policy.sessions_max
         if reason == "session_not_found":
-            return book.sessions[event.session].closed
+            return self._ends(event.session)
         if reason == "lane_full":
             return self._queue(event) >= self._queue_max(event)
-        return reason == "quota_exceeded" and self._over_quota(event)
+        return reason == "quota_exceeded"  # `checks_rates` judges that
+
+    def _ends(self, name: str) -> bool:
+        """The session was closed; or it was silent for too long, and only a store keeps it."""
+        session = self.book.sessions[name]
+        stores = any(
+            slot.op == "store" and slot.session == name
+            for card in self.book.cards.values()
+            for slot in card.slots
+        )
+        silent = not session.open_turns and self.book.now >= session.expires_ns
+        return session.accepted and (session.closed or (silent and stores))
 
     def _queue(self, event: ev.TurnArrived) -> int:
         return sum(
@@ -214,20 +229,6 @@ class Refusals(Check):
         )
         full = behind >= BRANCH_QUEUE_MAX
         return 0 if full else self.book.policy.lanes[event.lane].queue_max
-
-    def _over_quota(self, event: ev.TurnArrived) -> bool:
-        book, tenant = self.book, self.book.tenant_policy(event.tenant)
-        mine = [turn for turn in book.turns.values() if turn.arrived.tenant == event.tenant]
-        inflight = sum(1 for turn in mine if turn.accepted and not turn.over)
-        if tenant.inflight_max and inflight >= tenant.inflight_max:
-            return True
-        recent = [turn for turn in mine if turn.accepted and book.now - turn.at_ns <= 2 * MINUTE_NS]
-        requests, tokens = tenant.requests_per_minute, tenant.tokens_per_minute
-        if requests and sum(book.now - t.at_ns <= MINUTE_NS for t in recent) >= requests - 1:
-            return True
-        asked = sum(turn.arrived.prompt_tokens + book.limit_of(turn) for turn in recent)
-        changed = book.now - book.policy_ns < 2 * MINUTE_NS and len(recent) > 0
-        return bool(tokens and asked >= tokens // 2) or (changed and bool(tokens or requests))
 
 
 class Deadlines(Check):
@@ -289,6 +290,8 @@ class Metering(Check):
         if not turn.attempts:
             used = (action.prompt_tokens, action.out_tokens, action.slot_ns)
             self.need(used == (0, 0, 0), f"{action}: never ran")
+        if turn.alone:
+            self.need(action.tool_ns == turn.gap_ns, f"{action}: tool gap was {turn.gap_ns}")
         life = self.book.now - turn.at_ns
         self.need(min(action.queue_ns, action.slot_ns, action.tool_ns) >= 0, f"{action}: negative")
         self.need(action.queue_ns + action.slot_ns <= life, f"{action}: lived {life}")
@@ -311,6 +314,25 @@ class Sessions(Check):
             self.need(not left, f"{action}: {len(left)} turns are not over")
         elif isinstance(action, act.Settled) and not action.turn:
             self.need(action.session in self.book.sessions, f"{action}: unknown session")
+
+    def after(self, event: ev.Event, actions: tuple[act.Action, ...]) -> None:
+        book = self.book
+        busy: set[str] | None = None
+        for name, session in book.sessions.items():
+            if not session.alive or not session.accepted or session.open_turns:
+                continue
+            if not session.closed and (book.now < session.expires_ns):
+                continue
+            busy = self._storing() if busy is None else busy
+            self.need(name in busy, f"{name} should have ended: {session}")
+
+    def _storing(self) -> set[str]:
+        return {
+            slot.session
+            for card in self.book.cards.values()
+            for slot in card.slots
+            if slot.op == "store"
+        }
 
     def finish(self) -> None:
         if self.book.shutdown:

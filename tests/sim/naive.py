@@ -24,6 +24,7 @@ class Job:
     at_ns: int
     limit: int
     deadline_ns: int
+    gap_ns: int
     attempts: int = 0
     out: int = 0
     queue_ns: int = 0
@@ -48,6 +49,8 @@ class Naive:
         self.jobs: dict[TurnId, Job] = {}
         self.sessions: dict[str, tuple[int, int]] = {}
         self.closed: set[str] = set()
+        self.ended: dict[tuple[str, int], int] = {}
+        """When the last turn of each branch of a living session ended."""
         self.closing = False
         self.stalled = False
         self.timer: int | None = None
@@ -111,7 +114,8 @@ class Naive:
             return
         limit = min(limit, room - event.prompt_tokens)
         deadline = self.now + policy.lanes[event.lane].wait_max_ns
-        self.jobs[event.turn] = Job(event, self.now, limit, deadline)
+        gap = self.now - self.ended.get((event.session, event.branch), self.now)
+        self.jobs[event.turn] = Job(event, self.now, limit, deadline, gap)
         self.sessions[event.session] = (self.now, event.lane)
 
     def _refusal(self, event: ev.TurnArrived, room: int) -> str:
@@ -159,7 +163,7 @@ class Naive:
         if job is not None:
             job.out = event.out_tokens
             self._leave(job)
-            self._again(job, retryable=event.retryable)
+            self._again(job, event.code, retryable=event.retryable)
 
     def on_turn_cancelled(self, event: ev.TurnCancelled) -> None:
         job = self.jobs.get(event.turn)
@@ -205,7 +209,7 @@ class Naive:
             self.full[(card, slot)] = ("drop", tokens)
             self.out.append(act.DropKv(card, slot))
 
-    def _again(self, job: Job, *, retryable: bool) -> None:
+    def _again(self, job: Job, code: str, *, retryable: bool) -> None:
         blocked = job.out > 0 and not job.arrived.resumable
         if job.cancelled:
             self._settle(job, "cancelled", 0, 0)
@@ -215,8 +219,8 @@ class Naive:
             or job.attempts >= DISPATCH_ATTEMPTS_MAX
             or (job.out >= job.limit)
         ):
-            self.out.append(act.FailTurn(job.arrived.turn, "engine_lost", ""))
-            self._settle(job, "engine_lost", 0, 0)
+            self.out.append(act.FailTurn(job.arrived.turn, code, ""))
+            self._settle(job, "error", 0, 0)
         else:
             assert self.policy is not None
             job.deadline_ns = self.now + self.policy.lanes[job.arrived.lane].wait_max_ns
@@ -227,7 +231,7 @@ class Naive:
                 job.place = None
                 job.slot_ns += self.now - job.since_ns
                 job.since_ns = self.now
-                self._again(job, retryable=True)
+                self._again(job, "engine_lost", retryable=True)
         self.full = {place: hold for place, hold in self.full.items() if place[0] != card}
 
     def _settle(self, job: Job, status: str, prompt: int, cached: int) -> None:
@@ -238,11 +242,12 @@ class Naive:
         self.out.append(
             act.Settled(
                 first.turn, first.session, first.branch, first.tenant, first.lane, first.model,
-                job.card, status, prompt, cached, job.out, job.queue_ns, job.slot_ns, 0, 0, 0,
-                job.attempts, True,
+                job.card, status, prompt, cached, job.out, job.queue_ns, job.slot_ns, job.gap_ns,
+                0, 0, job.attempts, True,
             )
         )  # fmt: skip
         self.sessions[first.session] = (self.now, first.lane)
+        self.ended[(first.session, first.branch)] = self.now
 
     # -- the rest of a step
 
@@ -252,7 +257,7 @@ class Naive:
                 continue
             if job.place is None:
                 if job.attempts:
-                    self.out.append(act.FailTurn(job.arrived.turn, "lane_full", "waited"))
+                    self.out.append(act.FailTurn(job.arrived.turn, "engine_lost", "waited"))
                 else:
                     self.out.append(act.Refuse(job.arrived.turn, "lane_full", "waited", 1))
                 self._settle(job, "lane_full", 0, 0)
@@ -318,6 +323,7 @@ class Naive:
                 reason = "closed" if name in self.closed else "expired"
                 self.out.append(act.SessionEnded(SessionId(name), reason))
                 del self.sessions[name]
+                self.ended = {at: ns for at, ns in self.ended.items() if at[0] != name}
                 self.closed.discard(name)
 
     def _arm(self) -> None:

@@ -5,14 +5,11 @@ Length: mostly one table, with a wrong sequence for each check.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from bedplate.core import actions as act
 from bedplate.core import events as ev
 from bedplate.core.ids import (
-    BranchId,
     CardId,
     EntryId,
     ModelId,
@@ -21,116 +18,34 @@ from bedplate.core.ids import (
     TenantId,
     TurnId,
 )
-from bedplate.core.limits import LanePolicy, Policy, TenantPolicy
-from bedplate.core.units import MINUTE_NS, SECOND_NS
-from tests.sim.checkers import Check, Checkers, CheckFailed
+from bedplate.core.units import SECOND_NS
+from tests.sim.checkers import CheckFailed
 from tests.sim.checks_order import Order
-
-Step = tuple[ev.Event, Sequence[act.Action]]
-
-LANE = LanePolicy(1000, 2, 60 * SECOND_NS, 10, 30 * SECOND_NS, 5 * MINUTE_NS)
-POLICY = Policy(
-    block_tokens=1,
-    lanes=(LANE, LANE, LANE),
-    tenants=(TenantPolicy(TenantId("few"), 1, 1, 0, 0, 50, 40_000),),
-    default_tenant=TenantPolicy(TenantId(""), 0, 0, 0, 0, 0, 0),
-    pool_bytes_max=100_000,
-    water_permille=(),
-    run_base_ns=60 * SECOND_NS,
-    run_token_ns=SECOND_NS,
-    sessions_max=10,
+from tests.sim.steps import (
+    CUT,
+    KEPT,
+    LANE,
+    MORE,
+    NO,
+    ONE,
+    PATIENT,
+    POLICY,
+    ROOMY,
+    STORING,
+    TICK,
+    UP,
+    Step,
+    also,
+    arrives,
+    card,
+    drops,
+    ends,
+    loads,
+    play,
+    runs,
+    settles,
+    stores,
 )
-
-
-def card(name: str = "c", **changes: object) -> ev.CardUp:
-    base = ev.CardUp(CardId(name), ModelId("m"), "p", "full", True, 3, 2, 200, 100, 1000)
-    return base._replace(**changes)  # type: ignore[arg-type]
-
-
-def arrives(turn: str, session: str = "s", **changes: object) -> ev.TurnArrived:
-    base = ev.TurnArrived(
-        TurnId(turn), SessionId(session), BranchId(0), -1, TenantId("t"), 0, ModelId("m"),
-        20, 0, 5, False, True,
-    )  # fmt: skip
-    return base._replace(**changes)  # type: ignore[arg-type]
-
-
-def runs(turn: str, session: str = "s", slot: int = 0, **changes: object) -> act.Dispatch:
-    base = act.Dispatch(
-        TurnId(turn), 1, SessionId(session), BranchId(0), CardId("c"), SlotId(slot), 0, False, 5, 0
-    )
-    return base._replace(**changes)  # type: ignore[arg-type]
-
-
-def ends(turn: str, **changes: object) -> ev.TurnEnded:
-    base = ev.TurnEnded(TurnId(turn), 1, "stop", 20, 0, 5, 25, "", True)
-    return base._replace(**changes)  # type: ignore[arg-type]
-
-
-def settles(turn: str, session: str = "s", **changes: object) -> act.Settled:
-    base = act.Settled(
-        TurnId(turn), SessionId(session), BranchId(0), TenantId("t"), 0, ModelId("m"), "c", "stop",
-        20, 0, 5, 0, SECOND_NS, 0, 0, 0, 1, True,
-    )  # fmt: skip
-    return base._replace(**changes)  # type: ignore[arg-type]
-
-
-def stores(entry: int = 1, slot: int = 0, session: str = "s", tenant: str = "t") -> act.StoreKv:
-    return act.StoreKv(
-        CardId("c"), SlotId(slot), TenantId(tenant), SessionId(session), BranchId(0), EntryId(entry)
-    )
-
-
-def stored(entry: int = 1, slot: int = 0) -> ev.KvStored:
-    return ev.KvStored(CardId("c"), SlotId(slot), EntryId(entry), 25, 25_000)
-
-
-def loads(entry: int = 1, slot: int = 1, session: str = "s") -> act.LoadKv:
-    return act.LoadKv(CardId("c"), SlotId(slot), SessionId(session), BranchId(0), EntryId(entry))
-
-
-def drops(slot: int = 0) -> act.DropKv:
-    return act.DropKv(CardId("c"), SlotId(slot))
-
-
-UP: list[Step] = [(ev.PolicyChanged(POLICY), []), (card(), [])]
-ONE: list[Step] = [
-    *UP,
-    (arrives("a"), [runs("a")]),
-    (ends("a"), [settles("a")]),
-]
-"""One turn ran on slot 0 and left 25 tokens of session s there."""
-KEPT: list[Step] = [*ONE[:-1], (ends("a"), [settles("a"), stores()]), (stored(), [])]
-"""And they are in the pool as entry 1."""
-TICK: Step = (ev.ToolProgress(SessionId("nobody"), BranchId(0), 0), [])
-
-
-def play(
-    steps: Sequence[Step],
-    *,
-    finish: bool = False,
-    every_ns: int = SECOND_NS,
-    kinds: Sequence[type[Check]] | None = None,
-) -> None:
-    checkers = Checkers(kinds)
-    now = 10**12
-    for event, actions in steps:
-        checkers.step(now, event, tuple(actions))
-        now += every_ns
-    if finish:
-        checkers.finish()
-
-
-def also(steps: list[Step], *actions: act.Action) -> list[Step]:
-    """The steps, and one more whose event is nothing and which has these actions."""
-    return [*steps, (TICK[0], list(actions))]
-
-
-NO = act.Refuse(TurnId("a"), "no_engine", "", 0)
-
-MORE = arrives("b", prompt_tokens=30, reuse_tokens=25)
-"""The next turn of session s: 25 tokens computed before, 5 new."""
-CUT = arrives("b", prompt_tokens=30, reuse_tokens=10)
 
 WRONG: dict[str, tuple[str, list[Step]]] = {
     "room: running turns": (
@@ -258,16 +173,6 @@ WRONG: dict[str, tuple[str, list[Step]]] = {
         "pool-cap",
         also(KEPT, act.DropEntry(EntryId(1)), act.DropEntry(EntryId(1))),
     ),
-    "retention: held before expired": (
-        "retention",
-        [
-            *KEPT,
-            *[TICK] * 32,
-            (arrives("b", "r"), [runs("b", "r", 1)]),
-            (ends("b"), [settles("b", "r")]),
-            (TICK[0], [drops(1)]),
-        ],
-    ),
     "end: told twice": ("one-end", [UP[0], (arrives("a"), [NO, NO])]),
     "end: unknown code": ("one-end", [*UP, (arrives("a"), [act.Refuse(TurnId("a"), "no", "", 0)])]),
     "end: settled twice": ("one-end", also(ONE, settles("a"))),
@@ -387,23 +292,33 @@ WRONG: dict[str, tuple[str, list[Step]]] = {
         "refusals",
         [*UP, (arrives("a"), [act.Refuse(TurnId("a"), "lane_full", "", 0)])],
     ),
-    "refusals: quota that nobody set": (
-        "refusals",
-        [*UP, (arrives("a"), [act.Refuse(TurnId("a"), "quota_exceeded", "", 0)])],
-    ),
-    "refusals: quota of a tenant never seen": (
+    "refusals: its own lane lets it wait for longer": (
         "refusals",
         [
-            (
-                ev.PolicyChanged(
-                    POLICY._replace(
-                        default_tenant=POLICY.default_tenant._replace(requests_per_minute=3)
-                    )
-                ),
-                [],
-            ),
-            UP[1],
-            (arrives("a"), [act.Refuse(TurnId("a"), "quota_exceeded", "", 0)]),
+            (ev.PolicyChanged(POLICY._replace(lanes=(LANE, PATIENT, LANE))), []),
+            (arrives("a", lane=1), []),
+            *[TICK] * 70,
+            (TICK[0], [act.Refuse(TurnId("a"), "lane_full", "", 0)]),
+        ],
+    ),
+    "refusals: session that is open": (
+        "refusals",
+        [*ONE, (MORE, [act.Refuse(TurnId("b"), "session_not_found", "", 0)])],
+    ),
+    "refusals: session that is open and being stored": (
+        "refusals",
+        [*STORING, (MORE, [act.Refuse(TurnId("b"), "session_not_found", "", 0)])],
+    ),
+    "refusals: session nobody knows": (
+        "refusals",
+        [*UP, (arrives("a"), [act.Refuse(TurnId("a"), "session_not_found", "", 0)])],
+    ),
+    "refusals: no room for a session that is open": (
+        "refusals",
+        [
+            (ev.PolicyChanged(POLICY._replace(sessions_max=1)), []),
+            *ONE[1:],
+            (MORE, [act.Refuse(TurnId("b"), "capacity", "", 0)]),
         ],
     ),
     "refusals: a card is up": (
@@ -418,6 +333,14 @@ WRONG: dict[str, tuple[str, list[Step]]] = {
         "refusals",
         [*UP, (arrives("a"), []), (TICK[0], [act.Refuse(TurnId("a"), "lane_full", "", 0)])],
     ),
+    "metering: tool gap": (
+        "metering",
+        [
+            *ONE,
+            (MORE, [runs("b", expect_cached_tokens=25)]),
+            (ends("b", prompt_tokens=30), [settles("b", prompt_tokens=30)]),
+        ],
+    ),
     "metering: tokens": ("metering", [*ONE[:-1], (ends("a"), [settles("a", out_tokens=4)])]),
     "metering: cached": ("metering", [*ONE[:-1], (ends("a"), [settles("a", cached_tokens=1)])]),
     "metering: tenant": (
@@ -430,6 +353,15 @@ WRONG: dict[str, tuple[str, list[Step]]] = {
         "sessions",
         [*UP, (arrives("a"), []), (TICK[0], [act.SessionEnded(SessionId("s"), "expired")])],
     ),
+    "sessions: closed, and goes on": (
+        "sessions",
+        [*ONE, (ev.SessionClosed(SessionId("s"), "client"), [])],
+    ),
+    "sessions: silent for too long, and goes on": ("sessions", [*ONE, *[TICK] * 301]),
+    "limits: accepted after its session closed": (
+        "limits",
+        [*STORING, (ev.SessionClosed(SessionId("s"), "client"), []), (MORE, [])],
+    ),
     "sessions: ended twice": (
         "sessions",
         also(
@@ -439,13 +371,28 @@ WRONG: dict[str, tuple[str, list[Step]]] = {
         ),
     ),
     "work: idle card": ("work", [*UP, *[TICK] * 20, (arrives("a"), []), *[TICK] * 12]),
+    "work: idle card beside a large turn of another tenant": (
+        "work",
+        [
+            (ev.PolicyChanged(POLICY._replace(lanes=(ROOMY, ROOMY, ROOMY))), []),
+            (card(kv_tokens=180), []),
+            *[TICK] * 20,
+            (arrives("b", "b", tenant=TenantId("u"), prompt_tokens=95), [runs("b", "b")]),
+            (arrives("big", "big", tenant=TenantId("v"), prompt_tokens=95), []),
+            (arrives("a"), []),
+        ],
+    ),
     "order: lower lane first": (
         "order",
         [
             *UP,
+            (card("d"), []),
+            (arrives("z", "z"), [runs("z", "z", card=CardId("d"))]),
+            (ends("z"), [settles("z", "z", card="d")]),
             *[TICK] * 20,
+            (TICK[0], [act.DropKv(CardId("d"), SlotId(0))]),
             (arrives("a", "s", lane=0), []),
-            *[TICK] * 3,
+            TICK,
             (arrives("b", "r", lane=1), [runs("b", "r")]),
         ],
     ),
@@ -498,6 +445,9 @@ def test_right_sequences_pass() -> None:
         [runs("b", slot=1, expect_cached_tokens=25, loaded=True)],
     )
     play([*KEPT, (MORE, [drops()]), dropped, loaded])
+    gone_again: Step = (MORE, [act.Refuse(TurnId("b"), "session_not_found", "", 0)])
+    play([*STORING, *[TICK] * 300, gone_again])  # silent for too long while its store hangs
+    play([*STORING, (ev.SessionClosed(SessionId("s"), "client"), []), gone_again])
     ended = act.SessionEnded(SessionId("s"), "expired")
     gone: Step = (TICK[0], [drops(), act.DropEntry(EntryId(1)), ended])
     emptied: Step = (ev.KvDropped(CardId("c"), SlotId(0)), [])

@@ -116,9 +116,15 @@ def _titled(title: str, lines: list[str]) -> list[str]:
 def _missing(config: Config) -> list[str]:
     """Return one line for each file or package that is named and not there."""
     lines = []
+    authorities = [
+        (f"engine[{index}].tls_ca", engine.tls_ca)
+        for index, engine in enumerate(config.engines)
+        if isinstance(engine, OpenaiEngine)
+    ]
     for key, path in (
         ("service.tls_cert", config.service.tls_cert),
         ("service.tls_key", config.service.tls_key),
+        *authorities,
     ):
         if path is not None and not path.is_file():
             lines.append(f"{key}: there is no file {path}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -49,7 +49,7 @@ def sessions(
                     print_notice(answer["warning"])
             return
     state = operator.call(service, "GET", "/v1/admin/state")
-    state["never_up"] = never_up(state["cards"], service.cards)
+    state["never_up"] = never_up(state, service.cards)
     shown = _chosen(state["sessions"], session, tenant, waiting=waiting)
     if json:
         print_json({**state, "sessions": shown})
@@ -59,10 +59,14 @@ def sessions(
     _print_sessions(shown, state["now_ns"])
 
 
-def never_up(seen: Sequence[dict[str, Any]], cards: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the cards of the configuration that the service has never seen up."""
-    known = {card["card"] for card in seen}
-    return [{"card": card, "model": cards[card]} for card in cards if card not in known]
+def never_up(state: dict[str, Any], cards: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the cards of the configuration that the service has never seen up, and why."""
+    known = {card["card"] for card in state["cards"]}
+    return [
+        {"card": card, "model": cards[card], "problem": state["problems"].get(card, "")}
+        for card in cards
+        if card not in known
+    ]
 
 
 def _chosen(
@@ -94,8 +98,8 @@ def _print_cards(state: dict[str, Any]) -> None:
     ]
     rows += [(card["card"], card["model"], "never up", "", "", "") for card in state["never_up"]]
     print_table(("card", "model", "state", "running", "slots held", "KV tokens"), rows)
-    if state["never_up"]:
-        print_notice("Never up: no call runs there. The log of the service says why.")
+    for card, problem in state["problems"].items():
+        print_notice(f"card {card} {problem}")
     lanes = [
         (lane["lane"], lane["waiting"], lane["running"], lane["sessions"])
         for lane in state["lanes"]

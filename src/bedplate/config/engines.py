@@ -14,6 +14,7 @@ from bedplate.config.fields import (
     SHA256,
     Address,
     ContextTokens,
+    LocalPath,
     ModelName,
     Name,
     Seconds,
@@ -142,6 +143,10 @@ class OpenaiEngine(Section):
         default=(),
         max_length=ENDPOINTS_MAX,
         description="In place of `url`: the addresses of several endpoints that serve the model.",
+    )
+    tls_ca: LocalPath | None = Field(
+        default=None,
+        description="CAs (PEM) that vouch for an `https` endpoint; left out, the system's.",
     )
     api_key_env: str | None = Field(
         default=None, description="Environment variable that holds the endpoint's key."

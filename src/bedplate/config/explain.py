@@ -61,25 +61,26 @@ def sections_of(annotation: Any) -> Iterator[type[Section]]:
             yield from sections_of(part)
 
 
-def explain(error: ValidationError, sources: Sources) -> str:
-    """Return one line for each fault, the file or the command line first."""
+def explain(error: ValidationError, sources: Sources, root: type[Section] = Config) -> str:
+    """Return one line for each fault of a tree, the file or the command line first."""
     lines = []
     for detail in error.errors(include_url=False):
-        shown = _shown(_without_kind(detail["loc"]))
-        lines.append(f"{sources.of(shown)}: {_line(detail, shown)}")
+        shown = _shown(_without_kind(detail["loc"], root))
+        lines.append(f"{sources.of(shown)}: {_line(detail, shown, root)}")
     return "\n".join(lines)
 
 
-def _line(detail: Mapping[str, Any], shown: str) -> str:
+def _line(detail: Mapping[str, Any], shown: str, root: type[Section]) -> str:
     if detail["type"] == "extra_forbidden":
-        return f'unknown key "{shown}"; the nearest is "{_nearest(detail["loc"])}"'
+        return f'unknown key "{shown}"; the nearest is "{_nearest(detail["loc"], root)}"'
     message = detail["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     if detail["type"] == "missing":
         message = "is missing"
     elif detail["type"] in ("union_tag_not_found", "union_tag_invalid"):
         shown += ".kind"
-        message = 'must be "llamacpp" or "openai"'
+        *others, last = [f'"{kind}"' for kind in _kinds(root)[detail["loc"][0]]]
+        message = f"must be {', '.join(others)} or {last}"
     elif detail["type"] == "string_pattern_mismatch":
         message = f"must be {PATTERN_TEXT[detail['ctx']['pattern']]}, not {detail['input']!r}"
     elif isinstance(detail["input"], str | int | float) and not message.startswith('"'):
@@ -87,9 +88,19 @@ def _line(detail: Mapping[str, Any], shown: str) -> str:
     return f"{shown}: {message}" if shown else message
 
 
-def _without_kind(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    """Drop the engine's kind, which pydantic puts after the index, from a location."""
-    if location[:1] == ("engine",) and len(location) > 2:
+def _kinds(root: type[Section]) -> dict[int | str, list[str]]:
+    """Return the kinds of each key of the tree's top that holds one of several sections."""
+    found: dict[int | str, list[str]] = {}
+    for name, field in root.model_fields.items():
+        kinds = [kind for part in sections_of(field.annotation) if (kind := _kind(part))]
+        if len(kinds) > 1:
+            found[field.alias or name] = kinds
+    return found
+
+
+def _without_kind(location: tuple[int | str, ...], root: type[Section]) -> tuple[int | str, ...]:
+    """Drop the kind of an engine and the like, which pydantic puts after the index."""
+    if len(location) > 2 and location[0] in _kinds(root):
         return (*location[:2], *location[3:])
     return location
 
@@ -101,11 +112,11 @@ def _shown(location: tuple[int | str, ...]) -> str:
     return shown
 
 
-def _nearest(location: tuple[int | str, ...]) -> str:
+def _nearest(location: tuple[int | str, ...], root: type[Section]) -> str:
     """Return the key that was most likely meant: beside the unknown one, else anywhere."""
     parts = [part for part in location if isinstance(part, str)]
     parent, name = ".".join(parts[:-1]), parts[-1]
-    paths = [key.path for key in keys()]
+    paths = [key.path for key in keys(root)]
     depth = len(parts)
     beside = {
         path.split(".")[depth - 1]: ".".join(path.split(".")[:depth])
@@ -114,15 +125,18 @@ def _nearest(location: tuple[int | str, ...]) -> str:
     }
     close = difflib.get_close_matches(name, beside, n=1, cutoff=0.6)
     if close:
-        return _plain(beside[close[0]])
+        return _plain(beside[close[0]], root)
     anywhere = [path for path in paths if path.rsplit(".", 1)[-1] == name]
     if anywhere:
-        return _plain(anywhere[0])
-    return _plain(beside[difflib.get_close_matches(name, beside, n=1, cutoff=0.0)[0]])
+        return _plain(anywhere[0], root)
+    return _plain(beside[difflib.get_close_matches(name, beside, n=1, cutoff=0.0)[0]], root)
 
 
-def _plain(path: str) -> str:
-    return path.replace("engine.llamacpp.", "engine.").replace("engine.openai.", "engine.")
+def _plain(path: str, root: type[Section]) -> str:
+    """Return a key path as it stands in a file: without the kind."""
+    top, _, rest = path.partition(".")
+    kind, _, key = rest.partition(".")
+    return f"{top}.{key}" if key and kind in _kinds(root).get(top, ()) else path
 
 
 def _kind(section: type[Section]) -> str | None:

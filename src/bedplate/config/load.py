@@ -14,12 +14,12 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import SecretStr, ValidationError
 
 from bedplate.config.explain import Sources, explain
-from bedplate.config.fields import GIB
+from bedplate.config.fields import GIB, Section
 from bedplate.config.tree import Config, EngineConfig, OpenaiEngine
 from bedplate.errors import ConfigError
 
@@ -28,6 +28,7 @@ NO_FILE = "default configuration"
 """What messages name where there is no file."""
 
 _Raw = dict[str, Any]
+_Tree = TypeVar("_Tree", bound=Section)
 
 
 def load(
@@ -51,7 +52,7 @@ def load(
     env = os.environ if environment is None else environment
     if path is None and env.get("BEDPLATE_CONFIG"):
         path = Path(env["BEDPLATE_CONFIG"])
-    raw: _Raw = {} if path is None else _read(path)
+    raw: _Raw = {} if path is None else read_toml(path)
     source = NO_FILE if path is None else str(path)
     _put_default(raw, "service.data_dir", str(_data_dir(env)))
     cache_dir = _cache_dir(env)
@@ -64,7 +65,7 @@ def load(
     for key, value in given.items():
         _put(raw, key, str(value.absolute()) if isinstance(value, Path) else value)
     folder = Path.cwd() if path is None else path.absolute().parent
-    config = _validate(raw, Sources(source, frozenset(given)), folder=folder)
+    config = validated(Config, raw, Sources(source, frozenset(given)), folder=folder)
     return _resolve_keys(config, source=source, env=env) if secrets else config
 
 
@@ -73,7 +74,12 @@ def pool_bytes_default(free_bytes: int) -> int:
     return min(POOL_BYTES_DEFAULT_MAX, free_bytes // 4)
 
 
-def _read(path: Path) -> _Raw:
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return what a TOML file holds.
+
+    Raises:
+        ConfigError: it cannot be read, or is not TOML.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -82,11 +88,16 @@ def _read(path: Path) -> _Raw:
         raise ConfigError(f"{path}: is not TOML: {error}") from error
 
 
-def _validate(raw: _Raw, sources: Sources, *, folder: Path) -> Config:
+def validated(root: type[_Tree], raw: _Raw, sources: Sources, *, folder: Path) -> _Tree:
+    """Return the tree with the values of a file, relative paths counted from `folder`.
+
+    Raises:
+        ConfigError: a key is unknown, or a value is of another type or out of its range.
+    """
     try:
         # By way of JSON, whose strict mode takes text for paths and lists for tuples, but never
         # text for numbers. Python's own writes integers of any size, for the bounds to refuse.
-        return Config.model_validate_json(
+        return root.model_validate_json(
             json.dumps(raw, default=str),
             strict=True,
             by_alias=True,
@@ -94,7 +105,7 @@ def _validate(raw: _Raw, sources: Sources, *, folder: Path) -> Config:
             context={"folder": folder},
         )
     except ValidationError as error:
-        raise ConfigError(explain(error, sources)) from error
+        raise ConfigError(explain(error, sources, root)) from error
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{sources.file}: holds a value that cannot be used: {error}") from error
 

@@ -22,7 +22,7 @@ def branch_for(state: State, event: TurnArrived, payer: Tenant, group: Group) ->
         state.count("sessions_opened")
         idle_ns = state.policy.lanes[event.lane].idle_max_ns
         session.expires_ns = state.now_ns + idle_ns
-        state.push_deadline(session.expires_ns, "idle", session.id)
+        settle.watch_idle(state, session, session.expires_ns)
     branch = session.branches.get(event.branch)
     if branch is None:
         _forget_oldest(state, session, event.fork_of)
@@ -134,8 +134,8 @@ def idle_deadline(state: State, subject: str) -> None:
         return
     if session.open_turns:
         due_ns = state.now_ns + state.policy.lanes[session.lane].idle_max_ns
-        state.push_deadline(due_ns, "idle", subject)
+        settle.watch_idle(state, session, due_ns)
     elif session.expires_ns > state.now_ns:
-        state.push_deadline(session.expires_ns, "idle", subject)
+        settle.watch_idle(state, session, session.expires_ns)
     else:
         close(state, session, "expired")

@@ -22,6 +22,7 @@ from bedplate.core.states import (
     STORING,
     WAITING,
     Branch,
+    Session,
     Turn,
 )
 
@@ -83,10 +84,18 @@ def end_turn(state: State, turn: Turn, status: str, *, cached_tokens: int = 0) -
     lane = state.policy.lanes[session.lane]
     session.lease_ns = state.now_ns + lane.lease_ns
     session.expires_ns = state.now_ns + lane.idle_max_ns
+    if session.expires_ns < session.idle_ns:  # its lane now, or the policy, is less patient
+        watch_idle(state, session, session.expires_ns)
     if session.open_turns == 0:
         admission.rest(session)
     state.stir(branch.group)
     next_turn(state, branch)
+
+
+def watch_idle(state: State, session: Session, due_ns: int) -> None:
+    """Look at a session again at `due_ns`: it may have been silent for too long then."""
+    session.idle_ns = due_ns
+    state.push_deadline(due_ns, "idle", session.id)
 
 
 def take_rent(state: State, branch: Branch) -> tuple[int, int]:

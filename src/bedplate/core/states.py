@@ -95,7 +95,10 @@ class Tenant:
 
 
 class Session:
-    """One agent run. `closing` names why it ends, empty while it lives."""
+    """One agent run. `closing` names why it ends, empty while it lives.
+
+    `idle_ns` is the idle deadline that was pushed last; it or an earlier one is pending.
+    """
 
     __slots__ = (
         "admitted",
@@ -105,6 +108,7 @@ class Session:
         "expires_ns",
         "group",
         "id",
+        "idle_ns",
         "lane",
         "lease_ns",
         "open_turns",
@@ -122,6 +126,7 @@ class Session:
         self.open_turns = 0
         self.lease_ns = 0
         self.expires_ns = 0
+        self.idle_ns = 0
         self.closing = ""
 
 

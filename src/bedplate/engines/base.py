@@ -221,6 +221,11 @@ class Embeddings(NamedTuple):
     prompt_tokens: int
 
 
+def none_out(card: CardId) -> bool:
+    """Tell that no card is taken out: for an engine that runs without a core."""
+    return False
+
+
 class Engine(Protocol):
     """One model on one or more cards."""
 
@@ -239,12 +244,21 @@ class Engine(Protocol):
         """Valid after `start`."""
         ...
 
-    async def start(self, sink: Callable[[Event], None]) -> None:
+    @property
+    def problems(self) -> Mapping[CardId, str]:
+        """Why each card that is not up is not, as last seen; for people. No card that is up."""
+        ...
+
+    async def start(
+        self, sink: Callable[[Event], None], is_out: Callable[[CardId], bool] = none_out
+    ) -> None:
         """Start or reach every card, in parallel.
 
         Report CardUp through `sink` for each as it is ready.
 
         Later CardDown, CardUp (after a restart) and CardReport follow through the same sink.
+        `is_out` tells whether an operator takes a card out (drains it): what is no turn, such as
+        counting tokens, is asked of such a card only where no other answers.
         """
         ...
 
@@ -267,7 +281,7 @@ class Engine(Protocol):
             CapacityError: The engine says that it has no room now (429, 503), with its Retry-After.
                 It is not the client's fault: another card may take the turn, and the client hears
                 of it only if none does.
-            EngineTimeout, EngineProtocolError: Another card would do no better.
+            EngineTimeout, EngineProtocolError, SchemaNotKept: Another card would do no better.
             RequestError: The engine refuses the request.
         """
         ...

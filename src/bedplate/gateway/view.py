@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -11,7 +11,7 @@ from bedplate.core import view
 from bedplate.core.base import Base
 from bedplate.core.ids import SessionId, TenantId
 from bedplate.core.units import MINUTE_NS, SECOND_NS
-from bedplate.engines.base import JsonObject
+from bedplate.engines.base import Engine, JsonObject
 from bedplate.gateway.ports import Bucket, RateLimits
 
 
@@ -21,6 +21,11 @@ class HasCore(Protocol):
     @property
     def base(self) -> Base:
         """The core."""
+        ...
+
+    @property
+    def engines(self) -> Sequence[Engine]:
+        """The engines, which know why a card is not up."""
         ...
 
     def now_ns(self) -> int:
@@ -52,11 +57,13 @@ class CoreView:
         return [card._asdict() for card in view.cards(self._owner.base)]
 
     def state(self) -> JsonObject:
-        """Return cards, pool, lanes and counters."""
+        """Return cards, what is wrong with those that are not up, pool, lanes and counters."""
         base = self._owner.base
+        problems = [engine.problems for engine in self._owner.engines]
         return {
             "now_ns": self._owner.now_ns(),
             "cards": self.cards(),
+            "problems": {card: text for found in problems for card, text in found.items()},
             "pool": view.pool(base)._asdict(),
             "lanes": [lane._asdict() for lane in view.lanes(base)],
             "counters": view.counters(base),

@@ -25,6 +25,7 @@ from bedplate.core.actions import Action, Settled
 from bedplate.core.base import Base
 from bedplate.core.codec import body_of
 from bedplate.core.events import Event, TurnArrived
+from bedplate.core.ids import CardId
 from bedplate.core.snapshot import snapshot
 from bedplate.core.units import SECOND_NS
 from bedplate.errors import JournalError
@@ -255,6 +256,11 @@ class CoreLoop:
         finally:
             self._busy = False
             self._publish()
+
+    def is_out(self, card: CardId) -> bool:
+        """Tell whether an operator takes the card out."""
+        found = self.base.state.cards.get(card)
+        return found is not None and found.draining
 
     def _step(self, seq: int, now_ns: int, event: Event) -> None:
         actions = self.base.handle(now_ns, event)

@@ -92,7 +92,8 @@ class Service:
         try:
             self._take_over(recovered)
             await self.committed(self._committer.published)
-            starts = [engine.start(partial(self._heard, engine)) for engine in self.engines]
+            out = self._loop.is_out
+            starts = [one.start(partial(self._heard, one), out) for one in self.engines]
             await asyncio.gather(*starts)
         except BaseException:
             await self.stop()

@@ -109,6 +109,36 @@ async def test_embeddings_are_asked_of_each_endpoint_and_of_the_next_when_one_is
     await engine.stop()
 
 
+async def test_an_endpoint_that_is_taken_out_is_asked_where_no_other_is_up() -> None:
+    fakes = (FakeEngine(), FakeEngine())
+    urls = [await fake.start() for fake in fakes]
+    out = {CardId("pair-0")}
+    settings = OpenaiEngine(
+        name="pair",
+        model="fake",
+        urls=tuple(urls),
+        tokenizer="endpoint",
+        capabilities=CapabilityOverrides(embeddings=True),
+    )
+    engine = OpenAIEngine(settings, probe_interval_s=0.02)
+    await engine.start(lambda event: None, out.__contains__)
+    case = Case(engine, [])
+
+    def asked() -> list[int]:
+        return [fake.asked["/v1/embeddings"] + fake.asked["/tokenize"] for fake in fakes]
+
+    for _ in range(3):
+        await engine.embed(["a"])
+        await engine.prepare(case.request(), case.lineage())
+    assert asked() == [0, 6]
+    await fakes[1].stop()
+    await until(lambda: CardId("pair-1") in engine.problems)
+    assert (await engine.prepare(case.request(), case.lineage())).exact
+    assert asked() == [1, 6]
+    await engine.stop()
+    await fakes[0].stop()
+
+
 # health
 
 
@@ -146,7 +176,9 @@ async def test_a_refused_turn_takes_its_card_down_before_it_is_tried_again() -> 
         assert isinstance(case.events[-1], CardDown)
 
 
-async def test_a_card_goes_down_with_its_endpoint_and_comes_up_again() -> None:
+async def test_a_card_goes_down_with_its_endpoint_and_comes_up_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with open_endpoint() as (fake, case):
         assert [type(event) for event in case.events[:2]] == [CardUp, CardReport]
         url = fake.url
@@ -155,9 +187,14 @@ async def test_a_card_goes_down_with_its_endpoint_and_comes_up_again() -> None:
         down = case.events[-1]
         assert isinstance(down, CardDown)
         assert "takes no connection" in down.reason
+        assert case.engine.problems == {down.card: down.reason}
         await fake.start(port=int(url.split(":")[2].split("/")[0]))
         await until(lambda: len(case.cards) == 2)
         assert (await ask(case)).error is None
+        await fake.stop()
+        await until(lambda: isinstance(case.events[-1], CardDown))
+    told = [record for record in caplog.records if "takes no connection" in record.getMessage()]
+    assert len(told) == 2, "once each time"
 
 
 async def test_an_endpoint_that_is_not_there_yet_does_not_stop_the_start() -> None:
@@ -168,6 +205,7 @@ async def test_an_endpoint_that_is_not_there_yet_does_not_stop_the_start() -> No
     engine = OpenAIEngine(OpenaiEngine(name="late", model="fake", url=url), probe_interval_s=0.02)
     await engine.start(events.append)
     assert events == []
+    assert "takes no connection" in engine.problems[CardId("late")]
     await fake.start(port=int(url.split(":")[2].split("/")[0]))
     await until(lambda: events)
     assert isinstance(events[0], CardUp)
@@ -175,8 +213,17 @@ async def test_an_endpoint_that_is_not_there_yet_does_not_stop_the_start() -> No
     await fake.stop()
 
 
-@pytest.mark.parametrize("fault", ["sick", "wrong model", "wrong key"])
-async def test_an_endpoint_that_answers_wrongly_is_no_card(fault: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "problem"),
+    [
+        ("sick", "answers the probe with status 503"),
+        ("wrong model", "does not serve fake but other"),
+        ("wrong key", "refuses this service's key (status 401); check api_key_env"),
+    ],
+)
+async def test_an_endpoint_that_answers_wrongly_is_no_card_and_says_why(
+    fault: str, problem: str
+) -> None:
     fake = FakeEngine()
     fake.healthy = fault != "sick"
     fake.model = "other" if fault == "wrong model" else "fake"
@@ -184,8 +231,10 @@ async def test_an_endpoint_that_answers_wrongly_is_no_card(fault: str) -> None:
     async with open_endpoint(fake=fake) as (_, case):
         await asyncio.sleep(0.2)
         assert case.events == []
+        assert case.engine.problems == {CardId("endpoint"): problem}
         fake.healthy, fake.model, fake.api_key = True, "fake", None
         await until(lambda: case.cards)
+        assert case.engine.problems == {}
 
 
 async def test_reports_are_the_servers_own_counters_since_the_card_came_up() -> None:

@@ -66,6 +66,10 @@ def test_check_says_what_is_valid(file: Path) -> None:
             "engine[0].path: the package no-such-model is not installed",
         ),
         ("[service]\ntls_cert='c'\ntls_key='k'", "service.tls_cert: there is no file"),
+        (
+            "[[engine]]\nkind='openai'\nname='e'\nmodel='m'\nurl='https://h/v1'\ntls_ca='ca'",
+            "engine[0].tls_ca: there is no file",
+        ),
     ],
 )
 def test_check_finds_what_is_not_there(file: Path, text: str, expected: str) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bedplate.cli.sessions import _chosen, _print_sessions, never_up
+from bedplate.cli.sessions import _chosen, _print_cards, _print_sessions, never_up
 
 
 def session(id_: str, name: str) -> dict[str, Any]:
@@ -32,8 +32,24 @@ def test_a_session_is_found_by_id_and_by_name(wanted: str) -> None:
 
 def test_a_card_that_never_came_up_is_told() -> None:
     cards = {"e-0": "m", "e-1": "m", "f": "n"}
-    assert never_up([{"card": "e-1"}], cards) == [
-        {"card": "e-0", "model": "m"},
-        {"card": "f", "model": "n"},
+    state = {"cards": [{"card": "e-1"}], "problems": {"e-0": "refuses", "e-1": "broke off"}}
+    assert never_up(state, cards) == [
+        {"card": "e-0", "model": "m", "problem": "refuses"},
+        {"card": "f", "model": "n", "problem": ""},
     ]
-    assert never_up([{"card": card} for card in cards], cards) == []
+    assert never_up({"cards": [{"card": card} for card in cards], "problems": {}}, cards) == []
+
+
+def test_what_keeps_cards_from_being_up_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    state = {
+        "cards": [], "lanes": [], "pool": {"total_bytes": 0},
+        "never_up": [{"card": "e-0", "model": "m", "problem": "takes no connection: refused"}],
+        "problems": {"e-0": "takes no connection: refused", "e-1": "does not answer"},
+    }  # fmt: skip
+    _print_cards(state)
+    out, err = capsys.readouterr()
+    assert ["e-0", "m", "never", "up"] in [line.split() for line in out.splitlines()]
+    assert err.splitlines() == [
+        "card e-0 takes no connection: refused",
+        "card e-1 does not answer",
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -13,8 +14,9 @@ import pytest
 
 from bedplate.core.ids import ModelId
 from bedplate.engines.base import ChatRequest
+from bedplate.engines.llamacpp import compiler
 from bedplate.engines.llamacpp.grammars import Grammars
-from bedplate.errors import EngineError, InvalidRequest
+from bedplate.errors import InvalidRequest, SchemaNotKept
 
 BOMB = {"allOf": [{"type": "string", "pattern": f".*{n}.*"} for n in range(100, 120)]}
 """Within all bounds; its automaton has a million states."""
@@ -53,11 +55,11 @@ async def test_a_schema_that_takes_all_memory_ends_the_compiler_only(grammars: G
     await admitted(grammars, {"type": "integer"})
 
 
-async def test_an_answer_that_breaks_its_schema_is_an_engine_error(grammars: Grammars) -> None:
+async def test_an_answer_that_breaks_its_schema_is_an_error(grammars: Grammars) -> None:
     grammar = await admitted(grammars, STEPS)
     await grammars.check(grammar, "10000")
     for wrong in ("10001", "1000000000000000", "", '"a"', "10000 "):
-        with pytest.raises(EngineError, match="did not keep to the schema"):
+        with pytest.raises(SchemaNotKept, match="did not keep to the schema"):
             await grammars.check(grammar, wrong)
 
 
@@ -70,8 +72,22 @@ async def test_patterns_and_cut_json_are_checked_too(grammars: Grammars) -> None
     grammar = await admitted(grammars, schema)
     await grammars.check(grammar, '{"id":"abc"}')
     for wrong in ('{"id":"ABC"}', '{"id":"abc"', "{}"):
-        with pytest.raises(EngineError, match="did not keep"):
+        with pytest.raises(SchemaNotKept, match="did not keep"):
             await grammars.check(grammar, wrong)
+
+
+async def test_an_answer_that_ends_the_compiler_is_not_tried_again(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammar = await admitted(grammars, {"type": "integer"})
+
+    async def ends(line: bytes) -> bytes:
+        return b""
+
+    monkeypatch.setattr(grammars, "_exchange", ends)
+    with pytest.raises(SchemaNotKept, match="could not be checked") as caught:
+        await grammars.check(grammar, "1")
+    assert not caught.value.retryable
 
 
 async def test_the_event_loop_goes_on_while_a_schema_compiles(grammars: Grammars) -> None:
@@ -86,6 +102,14 @@ async def test_the_event_loop_goes_on_while_a_schema_compiles(grammars: Grammars
         longest, last = max(longest, now - last), now
     assert await job
     assert longest < 0.1
+
+
+async def test_the_compilers_memory_is_limited(grammars: Grammars) -> None:
+    await admitted(grammars, {"type": "integer"})
+    process = grammars._process
+    assert process is not None
+    limit = compiler.MEMORY_BYTES_MAX
+    assert resource.prlimit(process.pid, resource.RLIMIT_AS) == (limit, limit)
 
 
 async def test_a_lost_compiler_is_started_again(grammars: Grammars) -> None:

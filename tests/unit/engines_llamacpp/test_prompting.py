@@ -11,14 +11,15 @@ import pytest
 from bedplate.core.ids import ModelId
 from bedplate.engines.base import ChatRequest, message_hash
 from bedplate.engines.llamacpp.answer import Ending
-from bedplate.engines.llamacpp.prompting import Prompter, PromptIds, finished_transcript
+from bedplate.engines.llamacpp.prompting import Prompter, PromptIds, Room, finished_transcript
 from bedplate.engines.llamacpp.special import Specials
 from bedplate.engines.llamacpp.template import ChatTemplate
 from bedplate.engines.llamacpp.transcript import Transcript, unpack
-from bedplate.errors import EngineProtocolError, InvalidRequest
+from bedplate.errors import ContextTooLong, EngineProtocolError, InvalidRequest
 
 CONTROL = {"<|im_start|>": 1, "<|im_end|>": 2}
 BOS = 3
+ROOM = Room(tokens=1_000_000, token_characters=1)
 SPLIT = re.compile(r"(<\|im_start\|>|<\|im_end\|>)")
 
 
@@ -45,9 +46,9 @@ def words(ids: bytes) -> str:
     return "".join(names.get(token) or chr(token - 100) for token in unpack(ids))
 
 
-def prompter(tokenizer: Tokenizer) -> Prompter:
+def prompter(tokenizer: Tokenizer, room: Room = ROOM) -> Prompter:
     specials = Specials(CONTROL)
-    return Prompter(ChatTemplate(specials), specials, tokenizer)
+    return Prompter(ChatTemplate(specials), specials, tokenizer, room)
 
 
 def request(*messages: dict[str, Any], **more: Any) -> ChatRequest:
@@ -65,6 +66,19 @@ def answered(
     ids = [ord(c) + 100 for c in text]
     ending = Ending(ids, True, False, -1, prompt.tokens + len(ids) - kv_short)
     return finished_transcript(prompt, message_hash(message), ending), message
+
+
+async def test_messages_are_hashed_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = request(user("hi"), user("there"))
+    hashes = list(asked.hashes)  # recognition has asked before
+
+    def again(message: object) -> bytes:
+        raise AssertionError(f"hashed again: {message}")
+
+    for module in ("base", "llamacpp.transcript", "llamacpp.prompting"):
+        monkeypatch.setattr(f"bedplate.engines.{module}.message_hash", again, raising=False)
+    made = await prompter(Tokenizer()).ids_for(asked, known=None, grammar=None)
+    assert made.hashes == hashes[0][:16] + hashes[1][:16]
 
 
 async def test_first_prompt_is_the_whole_text_with_each_end() -> None:
@@ -173,6 +187,37 @@ async def test_a_tokenizer_that_loses_a_part_is_an_error() -> None:
 
     specials = Specials(CONTROL)
     with pytest.raises(EngineProtocolError):
-        await Prompter(ChatTemplate(specials), specials, broken).ids_for(
+        await Prompter(ChatTemplate(specials), specials, broken, ROOM).ids_for(
             request(user("a")), known=None, grammar=None
         )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x" * 400, "<|im_start|>" * 60],
+    ids=["no token is that long", "each piece is a token at least"],
+)
+async def test_text_that_cannot_fit_is_refused_before_it_is_counted(text: str) -> None:
+    tokenizer = Tokenizer()
+    small = prompter(tokenizer, Room(tokens=100, token_characters=4))
+    with pytest.raises(ContextTooLong, match="one session may hold 100"):
+        await small.ids_for(request(user(text)), known=None, grammar=None)
+    assert tokenizer.seen == 0
+
+
+async def test_what_is_known_takes_room_too_and_what_may_fit_is_counted() -> None:
+    tokenizer = Tokenizer()
+    first = await prompter(tokenizer).ids_for(request(user("x" * 60)), known=None, grammar=None)
+    known, said = answered(first, "y")
+    more = request(user("x" * 60), said, user("z" * 60))
+    roomy = prompter(tokenizer, Room(tokens=known_tokens(known) + 60, token_characters=4))
+    await roomy.ids_for(more, known=known, grammar=None)
+    seen = tokenizer.seen
+    tight = prompter(tokenizer, Room(tokens=known_tokens(known), token_characters=4))
+    with pytest.raises(ContextTooLong):
+        await tight.ids_for(more, known=known, grammar=None)
+    assert tokenizer.seen == seen
+
+
+def known_tokens(known: Transcript) -> int:
+    return len(known.ids) // 4

@@ -54,6 +54,7 @@ def model(template: str | None = None) -> Model:
         chat_template=template,
         special=frozenset(),
         fragments=Fragments(),
+        token_characters=1,
         bos_text="<s>",
         eos_text="</s>",
     )

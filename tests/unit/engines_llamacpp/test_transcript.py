@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bedplate.core.ids import BranchId, EntryId, SessionId, TenantId
+from bedplate.engines.base import message_hash
 from bedplate.engines.llamacpp.storing import transcript_of_slot
 from bedplate.engines.llamacpp.transcript import (
     Owner,
@@ -12,8 +13,8 @@ from bedplate.engines.llamacpp.transcript import (
     Transcripts,
     common_tokens,
     decode,
-    message_hashes,
     pack,
+    pack_hashes,
     root_hash,
     unpack,
 )
@@ -24,6 +25,10 @@ MESSAGES = [
     {"role": "user", "content": "three"},
 ]
 ROOT = root_hash("chatml", [])
+
+
+def message_hashes(messages: list[dict[str, str]]) -> bytes:
+    return pack_hashes([message_hash(message) for message in messages])
 
 
 def owner(session: str, branch: int = 0, tenant: str = "acme") -> Owner:

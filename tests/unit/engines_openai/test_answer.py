@@ -262,3 +262,26 @@ def test_what_is_no_answer_is_an_error(event: bytes, kind: type[Exception], word
     with pytest.raises(kind, match=words) as error:
         feed(event)
     assert type(error.value) is kind
+
+
+@pytest.mark.parametrize("logprobs", ["a", [{"token": "a"}], {"content": 5}, {"refusal": "a"}])
+def test_logprobs_that_are_none_are_a_fault_of_the_engine(logprobs: Any) -> None:
+    with pytest.raises(EngineProtocolError, match="logprobs that are none"):
+        feed(chunk({"content": "a"}, logprobs=logprobs))
+
+
+@pytest.mark.parametrize("depth", [110, 240, 900])
+def test_json_that_is_too_deep_to_be_sent_on_is_a_fault_of_the_engine(depth: int) -> None:
+    deep = json.loads("[" * depth + "]" * depth)
+    with pytest.raises(EngineProtocolError, match="nested deeper than 100"):
+        feed(chunk({"reasoning": deep}))
+    with pytest.raises(EngineProtocolError, match="nested deeper than 100"):
+        feed(chunk({"content": "a"}, logprobs={"content": deep}))
+
+
+def test_an_error_in_the_stream_does_not_repeat_the_key_of_the_endpoint() -> None:
+    answer = Answer(1, "sk-endpoint")
+    said = {"error": {"message": "no such key: Bearer sk-endpoint", "code": 500}}
+    with pytest.raises(EngineError) as caught:
+        answer.feed([orjson.dumps(said)])
+    assert "no such key: Bearer [key]" in caught.value.message

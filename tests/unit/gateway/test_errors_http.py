@@ -76,6 +76,8 @@ def test_retry_after_is_rounded_up_and_exact_in_milliseconds() -> None:
         (IdempotencyConflict("other body"), b"false"),
         (IdempotencyConflict("running", retry_after_s=1), b"true"),
         (LaneFull("x"), b"true"),
+        (errors.EngineLost("x"), b"true"),
+        (errors.SchemaNotKept("x"), b"false"),
         (internal_error("req_1"), b"false"),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bedplate.core import CORE_VERSION
 from bedplate.core.actions import Settled
 from bedplate.core.base import Base
 from bedplate.core.codec import body_of
@@ -194,5 +195,5 @@ def test_an_empty_journal_replays_to_nothing(tmp_path: Path) -> None:
 
 def test_the_version_depends_on_the_cores_sources() -> None:
     assert core_version() == core_version()
-    assert core_version().startswith("1-")
+    assert core_version().startswith(f"{CORE_VERSION}-")
     assert folds.MISMATCHES_MAX > 0

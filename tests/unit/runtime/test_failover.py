@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from bedplate.core.ids import TurnId
+from bedplate.core.events import CardDraining
+from bedplate.core.ids import CardId, TurnId
 from bedplate.engines.base import Output, Started
 from bedplate.errors import CapacityError, EngineLost
 from bedplate.metering.check import reconcile
@@ -87,3 +88,16 @@ async def test_a_card_that_goes_down_mid_answer_hands_over_what_was_delivered(st
     assert engine.runs[1].resume_tokens == 1
     await settle(service)
     at_rest(service)
+
+
+async def test_engines_can_ask_which_cards_are_taken_out(start: Start) -> None:
+    engine = ScriptedEngine(cards=2)
+    service = await start(engine)
+    out, other = engine.cards
+    assert not engine.is_out(out)
+    service.post(CardDraining(out, True))
+    assert engine.is_out(out)
+    assert not engine.is_out(other)
+    assert not engine.is_out(CardId("never up"))
+    service.post(CardDraining(out, False))
+    assert not engine.is_out(out)

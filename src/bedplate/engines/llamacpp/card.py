@@ -83,6 +83,8 @@ class Card:
         self.restarts = 0
         self.silent = False
         """True while the card is up and was not heard: another is asked first."""
+        self.problem = ""
+        """Why the card is not up; nothing while it is, or before it first was."""
         self._settings = settings
         self._on_up = on_up
         self._on_down = on_down
@@ -194,6 +196,7 @@ class Card:
         """Adopt or start a process; on return the card is up and reported."""
         self.client = await self._adopt() or await self._spawn()
         self.silent = False
+        self.problem = ""
         self._on_up(self)
 
     async def _adopt(self) -> CardClient | None:
@@ -269,8 +272,8 @@ class Card:
             client, self.client = self.client, None
             if client is not None:
                 client.fail_calls()
-            self._on_down(self, self._why)
-            self._why = ENDED
+            self.problem, self._why = self._why, ENDED
+            self._on_down(self, self.problem)
             if client is not None:
                 await client.close()
             if time.monotonic() - began > STABLE_SECONDS:
@@ -283,6 +286,7 @@ class Card:
                     await self._bring_up()
                     break
                 except BedplateError as error:
+                    self.problem = f"does not start again: {error.message}"
                     _LOG.warning("card %s does not start: %s", self.id, error.message)
 
     async def _watch(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from bedplate.core.events import Event
 from bedplate.core.ids import BranchId, CardId, EntryId, ModelId, SessionId, SlotId
@@ -27,6 +27,7 @@ from bedplate.engines.base import (
     StoredKv,
     TurnRun,
     message_hash,
+    none_out,
 )
 from bedplate.engines.llamacpp.answer import Answer
 from bedplate.engines.llamacpp.fleet import Fleet
@@ -34,7 +35,7 @@ from bedplate.engines.llamacpp.grammar import must_call
 from bedplate.engines.llamacpp.grammars import Grammars
 from bedplate.engines.llamacpp.model import Model, licence_of, open_model
 from bedplate.engines.llamacpp.packages import Licence
-from bedplate.engines.llamacpp.prompting import Prompter, PromptIds, finished_transcript
+from bedplate.engines.llamacpp.prompting import Prompter, PromptIds, Room, finished_transcript
 from bedplate.engines.llamacpp.request import (
     PARAMS,
     check_request,
@@ -53,6 +54,7 @@ from bedplate.errors import (
     EngineTimeout,
     InvalidRequest,
     NoEngine,
+    SchemaNotKept,
 )
 from bedplate.pool import KvPool
 
@@ -115,7 +117,15 @@ class LlamaCppEngine:
             params=PARAMS,
         )
 
-    async def start(self, sink: Callable[[Event], None]) -> None:
+    @property
+    def problems(self) -> Mapping[CardId, str]:
+        """Why each card that is down is: how it ended, or why it does not start again."""
+        cards = self._fleet.cards if self._fleet is not None else {}
+        return {card.id: card.problem for card in cards.values() if card.problem}
+
+    async def start(
+        self, sink: Callable[[Event], None], is_out: Callable[[CardId], bool] = none_out
+    ) -> None:
         """Verify the model and bring all cards up, in parallel; adopt those that still run.
 
         Raises:
@@ -126,12 +136,13 @@ class LlamaCppEngine:
         specials = Specials(model.special)
         template = make_template(self._settings.chat_template, model, specials)
         self._stops = template.stops
-        self._prompter = Prompter(template, specials, self._tokenize)
+        room = Room(self._settings.kv_tokens, model.token_characters)
+        self._prompter = Prompter(template, specials, self._tokenize, room)
         if self._pool is not None:
             self._storing = Storing(self._pool, model, self._settings, self._transcripts)
             self._storing.recall()
         folder = self._pool.folder if self._pool is not None else None
-        self._fleet = Fleet(self._settings, model, slot_folder=folder, sink=sink)
+        self._fleet = Fleet(self._settings, model, slot_folder=folder, sink=sink, is_out=is_out)
         await self._fleet.start()
 
     async def stop(self) -> None:
@@ -272,7 +283,7 @@ class LlamaCppEngine:
             return
         await self._grammars.check(payload.grammar, answer.text)
         if must_call(turn.request) and not end.message.get("tool_calls"):
-            raise EngineError("the engine gave no tool call although one was required")
+            raise SchemaNotKept("the engine gave no tool call although one was required")
 
     async def _tokenize(self, content: Sequence[str | int], first: bool) -> list[int]:
         return await self.fleet.tokenize(content, add_special=first)

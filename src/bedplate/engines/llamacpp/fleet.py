@@ -46,6 +46,7 @@ class Fleet:
         *,
         slot_folder: Path | None,
         sink: Callable[[Event], None],
+        is_out: Callable[[CardId], bool],
     ) -> None:
         self.cards: dict[CardId, Card] = {}
         self.ledgers: dict[CardId, Ledger] = {}
@@ -54,6 +55,7 @@ class Fleet:
         self._model = model
         self._kv = "none" if slot_folder is None else "full"
         self._sink = sink
+        self._is_out = is_out
         self._reporting: asyncio.Task[None] | None = None
         self._lock = -1
         for index in range(settings.cards):
@@ -111,28 +113,20 @@ class Fleet:
         await asyncio.gather(*(card.abandon() for card in self._all()))
         self._give_lock()
 
-    def any_card(self) -> Card:
-        """Return a card that is up.
-
-        Raises:
-            NoEngine: none is.
-        """
-        for card in self.cards.values():
-            if card.up:
-                return card
-        raise NoEngine(f"no card of model {self._settings.model} is up", retry_after_s=2.0)
-
     async def tokenize(self, content: Sequence[str | int], *, add_special: bool) -> list[int]:
         """Return token ids, from a card that answers: one that is silent holds up nobody.
+
+        A card that is taken out is asked where none that is in answers readily.
 
         Raises:
             NoEngine: no card is up.
             EngineError: none of those that are up answered.
         """
-        self.any_card()
+        cards = sorted((card for card in self.cards.values() if card.up), key=self._reluctance)
+        if not cards:
+            raise NoEngine(f"no card of model {self._settings.model} is up", retry_after_s=2.0)
         size = sum(len(piece) for piece in content if isinstance(piece, str))
         patience = TOKENIZE_SECONDS + size / TOKENIZE_CHARACTERS_PER_SECOND
-        cards = sorted((card for card in self.cards.values() if card.up), key=_is_silent)
         for card in cards[:-1]:
             try:
                 async with asyncio.timeout(patience):
@@ -155,6 +149,10 @@ class Fleet:
             cached_tokens_total=totals.cached_tokens,
             out_tokens_total=totals.out_tokens,
         )
+
+    def _reluctance(self, card: Card) -> tuple[bool, bool]:
+        """Return the key by which cards are asked: those that are heard first, of them those in."""
+        return card.silent, self._is_out(card.id)
 
     def _all(self) -> list[Card]:
         return [*self.cards.values(), *([self.embedder] if self.embedder else [])]
@@ -221,10 +219,6 @@ class Fleet:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
-
-
-def _is_silent(card: Card) -> bool:
-    return card.silent
 
 
 def _nothing(*_about: object) -> None:

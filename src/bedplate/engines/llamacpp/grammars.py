@@ -19,7 +19,7 @@ import orjson
 
 from bedplate.engines.base import ChatRequest
 from bedplate.engines.llamacpp.grammar import grammar_for, grammar_param
-from bedplate.errors import EngineError, EngineTimeout, InvalidRequest
+from bedplate.errors import EngineError, EngineTimeout, InvalidRequest, SchemaNotKept
 
 KNOWN_MAX = 1_024
 """Grammars whose judgement is remembered: a digest and a short text each."""
@@ -66,13 +66,14 @@ class Grammars:
         """Check a constrained answer that the model ended itself.
 
         Raises:
-            EngineError: the engine did not keep to the grammar.
+            SchemaNotKept: the engine did not keep to the grammar, or it cannot be told.
+            EngineTimeout: the compiler has too much to do.
         """
         problem = await self._ask(grammar, answer)
         if problem is None:
-            raise EngineError("the answer could not be checked against its schema")
+            raise SchemaNotKept("the answer could not be checked against its schema; simplify it")
         if problem:
-            raise EngineError(
+            raise SchemaNotKept(
                 f"the engine did not keep to the schema: {problem}; simplify the schema"
             )
 

@@ -32,7 +32,8 @@ class Model:
 
     `can_cut` is False where the model has a sliding window: its stored KV cannot be cut back.
     `special` are the texts that the tokenizer may read as one control token, `fragments` the tokens
-    that are no whole characters. `kv_bytes_per_token` is for the KV type of the settings.
+    that are no whole characters, and no token stands for more than `token_characters` of a text.
+    `kv_bytes_per_token` is for the KV type of the settings.
     """
 
     path: Path
@@ -45,6 +46,7 @@ class Model:
     chat_template: str | None
     special: frozenset[str]
     fragments: Fragments
+    token_characters: int
     bos_text: str
     eos_text: str
 
@@ -121,6 +123,7 @@ def _describe(path: Path, digest: str, licence: Licence | None, kv_type: str) ->
             [str(token) for token in tokens],
             [int(str(kind)) for kind in types],
         ),
+        token_characters=max((len(str(token)) for token in tokens), default=1),
         bos_text=_token(meta, tokens, "bos"),
         eos_text=_token(meta, tokens, "eos"),
     )

@@ -11,15 +11,14 @@ from bedplate.engines.llamacpp.answer import Delivered, Ending
 from bedplate.engines.llamacpp.special import Specials, free_mark
 from bedplate.engines.llamacpp.template import Part, Template, plain_messages
 from bedplate.engines.llamacpp.transcript import (
-    HASH_BYTES,
     Transcript,
     common_tokens,
-    message_hashes,
     pack,
+    pack_hashes,
     root_hash,
     unpack,
 )
-from bedplate.errors import EngineProtocolError, InvalidRequest
+from bedplate.errors import ContextTooLong, EngineProtocolError, InvalidRequest
 
 BOUNDARY = -1
 """Stands between parts in a call to the tokenizer, which gives integers back as they are."""
@@ -49,13 +48,43 @@ class PromptIds:
         return len(self.ids) // 4
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What one card can hold: `tokens`, none of which stands for more than `token_characters`.
+
+    Tokens are counted by the card, at some seconds and a hundred MiB for a few MiB of text, before
+    core knows of the turn. So text that cannot fit is refused before it is counted.
+    """
+
+    tokens: int
+    token_characters: int
+
+    def check(self, content: Sequence[str | int], known_tokens: int) -> None:
+        """Refuse pieces of text, each at least a token, that cannot fit after what is known.
+
+        Raises:
+            ContextTooLong: they cannot.
+        """
+        texts = [piece for piece in content if isinstance(piece, str)]
+        least = sum(-(-len(text) // self.token_characters) for text in texts)
+        if known_tokens + least > self.tokens:
+            raise ContextTooLong(
+                f"the prompt has more than {known_tokens + least - 1} tokens, one session may hold "
+                f"{self.tokens}",
+                param="messages",
+            )
+
+
 class Prompter:
     """Turns requests of one engine into ids."""
 
-    def __init__(self, template: Template, specials: Specials, tokenize: Tokenize) -> None:
+    def __init__(
+        self, template: Template, specials: Specials, tokenize: Tokenize, room: Room
+    ) -> None:
         self._template = template
         self._specials = specials
         self._tokenize = tokenize
+        self._room = room
 
     async def ids_for(
         self, request: ChatRequest, *, known: Transcript | None, grammar: str | None
@@ -64,9 +93,10 @@ class Prompter:
 
         Raises:
             InvalidRequest: messages that this model cannot take.
+            ContextTooLong: more text than a card can hold, whatever its tokens are.
         """
         messages, tools = self._inert(plain_messages(request.messages), list(request.tools))
-        hashes = message_hashes(request.messages)
+        hashes = pack_hashes(request.hashes)
         root = root_hash(self._template.name, request.tools)
         since = known.known(root, hashes) if known else 0
         parts = self._template.render(messages.plain, tools, since=since)
@@ -106,6 +136,7 @@ class Prompter:
         for part in parts:
             content += messages.pieces(part.text)
             content.append(BOUNDARY)
+        self._room.check(content, offset)
         answered = await self._tokenize(content, first)
         ids: list[int] = []
         ends: list[tuple[int, int]] = []
@@ -162,7 +193,7 @@ def finished_transcript(prompt: PromptIds, message: bytes, ending: Ending) -> Tr
     ends = [*prompt.ends, len(ids) // 4 if ending.whole else 0]
     return Transcript(
         root=prompt.root,
-        hashes=prompt.hashes + message[:HASH_BYTES],
+        hashes=prompt.hashes + pack_hashes([message]),
         ends=pack(ends),
         ids=ids,
         computed=min(ending.kv_tokens, len(ids) // 4),

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from bedplate.core.ids import BranchId, EntryId, SessionId, TenantId
-from bedplate.engines.base import JsonObject, canonical, message_hash
+from bedplate.engines.base import JsonObject, canonical
 
 HASH_BYTES = 16
 _HEADER = struct.Struct("<4sIIII16s")
@@ -145,9 +145,9 @@ def root_hash(template: str, tools: Sequence[JsonObject]) -> bytes:
     return hashlib.sha256(text).digest()[:HASH_BYTES]
 
 
-def message_hashes(messages: Sequence[JsonObject]) -> bytes:
-    """Return the hashes of messages, one after the other."""
-    return b"".join(message_hash(message)[:HASH_BYTES] for message in messages)
+def pack_hashes(hashes: Sequence[bytes]) -> bytes:
+    """Return message hashes as a transcript keeps them: cut, one after the other."""
+    return b"".join(each[:HASH_BYTES] for each in hashes)
 
 
 class Transcripts:

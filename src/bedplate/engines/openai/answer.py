@@ -39,7 +39,7 @@ TOKENS_MAX = (1 << 26) - 1
 few enough that the service's 64-bit limits a minute can book them."""
 
 NESTING_MAX = 100
-"""Depth of what an engine sends beside its text, where halves of characters are looked for."""
+"""Depth of what an engine sends beside its text. What encodes it for the client holds about 250."""
 
 _DONE = b" [DONE]"
 """As nearly every server spells it; other spellings are met where JSON fails."""
@@ -66,16 +66,18 @@ class Answer:
     """The state of one streamed answer with `choices` choices.
 
     `done` is True after `[DONE]`; `tokens` counts output tokens of the deltas, as far as chunks
-    tell; `usage` is None until the engine sends it.
+    tell; `usage` is None until the engine sends it. `secret` is the endpoint's key, which no error
+    repeats.
     """
 
-    __slots__ = ("_choices", "_count", "_halves", "done", "tokens", "usage")
+    __slots__ = ("_choices", "_count", "_halves", "_secret", "done", "tokens", "usage")
 
-    def __init__(self, choices: int) -> None:
+    def __init__(self, choices: int, secret: str = "") -> None:
         self.done = False
         self.tokens = 0
         self.usage: Usage | None = None
         self._count = choices
+        self._secret = secret
         self._choices = [_Choice() for _ in range(choices)]
         self._halves: HalfPairs | None = None
 
@@ -108,7 +110,7 @@ class Answer:
                 choices = chunk["choices"]
                 usage = chunk.get("usage")
             except (KeyError, TypeError, AttributeError):
-                choices, usage = _without_choices(chunk)
+                choices, usage = _without_choices(chunk, self._secret)
             if usage:
                 self.usage = _usage(usage)
             if choices:
@@ -182,6 +184,8 @@ class Answer:
             state.texts.append(content)
         elif not calls and extra is None:
             return
+        if logprobs is not None:
+            _check_logprobs(logprobs)
         if self._halves is not None:
             logprobs = whole_characters(logprobs)
         tokens = 1 if logprobs is None else _token_count(logprobs)
@@ -203,6 +207,7 @@ class Answer:
                     value = whole_characters(value)
                 calls = tuple(state.tools.feed(value))
             else:
+                _check_depth(value)
                 if self._halves is not None:
                     joins = isinstance(value, str)
                     value = self._halves.join((index, name), value) if joins else value
@@ -290,13 +295,13 @@ def whole_characters(value: Any, depth: int = 0) -> Any:
     return value
 
 
-def _without_choices(chunk: Any) -> tuple[list[Any], Any]:
+def _without_choices(chunk: Any, secret: str) -> tuple[list[Any], Any]:
     """Read a chunk without `choices`: an error, usage alone, or nothing known."""
     if not isinstance(chunk, dict):
         raise EngineProtocolError("the engine sent an event that is no object")
     error = chunk.get("error")
     if error or chunk.get("object") == "error":
-        raise faults.in_stream(chunk)
+        raise faults.in_stream(chunk, secret)
     if "usage" not in chunk:
         raise EngineProtocolError("the engine sent an event without choices")
     return [], chunk["usage"]
@@ -332,8 +337,30 @@ def token_count(count: Any) -> int:
     return count
 
 
-def _token_count(logprobs: Any) -> int:
-    content = logprobs.get("content") if isinstance(logprobs, dict) else None
+def _check_logprobs(logprobs: Any) -> None:
+    """Refuse log probabilities that are not OpenAI's form: lists of them are put together here."""
+    if not isinstance(logprobs, dict) or not all(
+        isinstance(logprobs.get(name), list | None) for name in ("content", "refusal")
+    ):
+        raise EngineProtocolError("the engine sent logprobs that are none")
+    _check_depth(logprobs)
+
+
+def _check_depth(value: Any) -> None:
+    """Refuse JSON that is nested too deep to be sent on. Cost: O(size)."""
+    level = [value]
+    for _ in range(NESTING_MAX):
+        level = [item for item in level if isinstance(item, dict | list)]
+        if not level:
+            return
+        level = [
+            inner for item in level for inner in (item.values() if isinstance(item, dict) else item)
+        ]
+    raise EngineProtocolError(f"the engine sent JSON nested deeper than {NESTING_MAX} levels")
+
+
+def _token_count(logprobs: JsonObject) -> int:
+    content = logprobs.get("content")
     return len(content) if content else 1
 
 

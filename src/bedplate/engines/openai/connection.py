@@ -271,13 +271,22 @@ class Reply:
 class Pool:
     """Connections to the address of one URL, at most `limit` of them in use; more calls wait."""
 
-    def __init__(self, url: URL, *, limit: int, keeps: bool, connect_s: float) -> None:
+    def __init__(
+        self,
+        url: URL,
+        *,
+        limit: int,
+        keeps: bool,
+        connect_s: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         assert url.raw_host is not None, "an address without a host"
         assert url.port is not None, "an address of HTTP"
+        assert (tls is not None) == (url.scheme == "https"), "TLS where the address says so"
         self.connections: set[Connection] = set()
         self._host = url.raw_host
         self._port = url.port
-        self._tls = ssl.create_default_context() if url.scheme == "https" else None
+        self._tls = tls
         self._keeps = keeps
         self._connect_s = connect_s
         self._room = asyncio.Semaphore(limit)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from bedplate.config.engines import OpenaiEngine
 from bedplate.core.events import Event
@@ -27,6 +27,7 @@ from bedplate.engines.base import (
     Started,
     StoredKv,
     TurnRun,
+    none_out,
 )
 from bedplate.engines.openai import body as bodies
 from bedplate.engines.openai.answer import TOKENS_MAX, Answer, token_count
@@ -75,6 +76,7 @@ class OpenAIEngine:
         places = zip(settings.card_names, settings.addresses, strict=True)
         replicas = [Replica(settings, name, address) for name, address in places]
         self._replicas = {replica.card: replica for replica in replicas}
+        self._is_out: Callable[[CardId], bool] = none_out
         self._next_call = 0
 
     @property
@@ -92,8 +94,16 @@ class OpenAIEngine:
         """What the server's kind can do, as corrected by the configuration."""
         return self._capabilities
 
-    async def start(self, sink: Callable[[Event], None]) -> None:
+    @property
+    def problems(self) -> Mapping[CardId, str]:
+        """What was last found wrong with each endpoint that is not up."""
+        return {card: found.problem for card, found in self._replicas.items() if found.problem}
+
+    async def start(
+        self, sink: Callable[[Event], None], is_out: Callable[[CardId], bool] = none_out
+    ) -> None:
         """Probe every endpoint and keep watching; one that is down comes up when it answers."""
+        self._is_out = is_out
         interval_s = self._probe_interval_s
         starts = [r.start(sink, probe_interval_s=interval_s) for r in self._replicas.values()]
         await asyncio.gather(*starts)
@@ -138,7 +148,7 @@ class OpenAIEngine:
         replica = self._replicas[turn.card]
         client, counters = replica.client, replica.counters
         salt = bodies.salt_of(turn.lineage.tenant, self._salt_secret)
-        answer, splitter = Answer(turn.request.n), EventSplitter()
+        answer, splitter = Answer(turn.request.n, client.secret), EventSplitter()
         reply: Reply | None = None
         started = ended = False
         finished: Finished | None = None
@@ -256,9 +266,10 @@ class OpenAIEngine:
         return count if type(count) is int and 0 < count <= TOKENS_MAX else None
 
     def _any(self) -> Replica:
-        """Return an endpoint for a call that is no turn: those that are up take turns."""
+        """Return an endpoint for a call that is no turn: those that are up and in take turns."""
         replicas = tuple(self._replicas.values())
-        choices = [replica for replica in replicas if replica.up] or replicas
+        up = [replica for replica in replicas if replica.up]
+        choices = [replica for replica in up if not self._is_out(replica.card)] or up or replicas
         self._next_call += 1
         return choices[self._next_call % len(choices)]
 

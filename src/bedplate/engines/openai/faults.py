@@ -84,10 +84,10 @@ class Refusal:
         return EngineProtocolError(f"engine {engine} answered with status {status}")
 
 
-def in_stream(chunk: JsonObject) -> BedplateError:
+def in_stream(chunk: JsonObject, secret: str) -> BedplateError:
     """Return the error for an error object inside a stream that began well."""
     error = _error_object(chunk)
-    message = str(error.get("message") or "no reason given")[:MESSAGE_CHARS_MAX]
+    message = clean(str(error.get("message") or "no reason given"), secret)
     code = error.get("code")
     if isinstance(code, int) and 400 <= code < 500 and code not in (408, 429):
         param = error.get("param")

@@ -82,6 +82,8 @@ class Health:
         interval_s: float,
     ) -> None:
         self.up = False
+        self.problem = ""
+        """What was last found wrong since the card was last up; nothing before the first probe."""
         self._endpoint = endpoint
         self._card = card
         self._get = get
@@ -89,7 +91,6 @@ class Health:
         self._counters = counters
         self._interval_s = interval_s
         self._failures = 0
-        self._told = ""
         self._base: Totals | None = None
         self._last: Totals | None = None
         self._reported: CardReport | None = None
@@ -188,8 +189,8 @@ class Health:
 
     def _failed(self, problem: str, *, at_once: bool) -> None:
         self._failures += 1
-        if problem != self._told:
-            self._told = problem
+        if problem != self.problem:
+            self.problem = problem
             _LOG.warning("engine %s %s", self._endpoint.name, problem)
         if self.up and (at_once or self._failures >= FAILURES_MAX):
             self._down(problem)
@@ -200,7 +201,7 @@ class Health:
 
     def _came_up(self, totals: Totals | None) -> None:
         self.up = True
-        self._told = ""
+        self.problem = ""
         self._base = totals
         self._reported = None
         self._counters.restart()

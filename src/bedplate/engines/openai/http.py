@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import ssl
 from typing import NamedTuple, Protocol
 
 import orjson
@@ -22,7 +23,7 @@ from bedplate.engines.base import JsonObject
 from bedplate.engines.openai import faults
 from bedplate.engines.openai.connection import Pool, Reply, Silent, TransportError, Unreachable
 from bedplate.engines.openai.servers import SERVERS
-from bedplate.errors import BedplateError, EngineLost, EngineProtocolError
+from bedplate.errors import BedplateError, ConfigError, EngineLost, EngineProtocolError
 
 _LOG = logging.getLogger(__name__)
 DRAIN_S = 1.0
@@ -64,18 +65,23 @@ class HttpClient:
         self._name = name
         self._settings = settings
         self._broken = broken
-        self._secret = settings.api_key.get_secret_value() if settings.api_key else ""
+        self.secret = settings.api_key.get_secret_value() if settings.api_key else ""
         self._keeps = SERVERS[settings.server].keeps_connections
-        self._headers = _headers(address, self._secret, keeps=self._keeps)
+        self._headers = _headers(address, self.secret, keeps=self._keeps)
         self._pools: tuple[Pool, ...] = ()
 
     def open(self) -> None:
-        """Make the pools, in the running loop."""
+        """Make the pools, in the running loop.
+
+        Raises:
+            ConfigError: `tls_ca` cannot be used.
+        """
         assert not self._pools
+        tls = _tls(self._settings) if self._address.scheme == "https" else None
         limits = (self._settings.slots, CALLS_MAX, PROBES_MAX)
         connect_s = self._settings.connect_seconds
         self._pools = tuple(
-            Pool(self._address, limit=limit, keeps=self._keeps, connect_s=connect_s)
+            Pool(self._address, limit=limit, keeps=self._keeps, connect_s=connect_s, tls=tls)
             for limit in limits
         )
 
@@ -142,7 +148,7 @@ class HttpClient:
             body = await reply.read(ERROR_BYTES_MAX)
         finally:
             reply.close()
-        return faults.Refusal(reply.status, body, reply.header(b"retry-after"), self._secret)
+        return faults.Refusal(reply.status, body, reply.header(b"retry-after"), self.secret)
 
     async def drain(self, reply: Reply) -> None:
         """Read to the end of the body, so that the connection can be used again.
@@ -170,6 +176,17 @@ class HttpClient:
 def is_refused(error: Unreachable) -> bool:
     """Say whether nobody listens at the address."""
     return error.errno in _UNREACHABLE
+
+
+def _tls(settings: OpenaiEngine) -> ssl.SSLContext:
+    """Return what checks an endpoint: its certificate by the CAs, and that it is for its host."""
+    try:
+        return ssl.create_default_context(cafile=settings.tls_ca)
+    except OSError as error:
+        raise ConfigError(
+            f"engine {settings.name}: tls_ca {settings.tls_ca} cannot be used: {error}."
+            " Name a PEM file of certificates."
+        ) from error
 
 
 def _headers(address: URL, secret: str, *, keeps: bool) -> bytes:

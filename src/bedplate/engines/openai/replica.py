@@ -50,6 +50,13 @@ class Replica:
         """True while its card is up."""
         return self._health is not None and self._health.up
 
+    @property
+    def problem(self) -> str:
+        """Why its card is not up, in words; nothing while it is."""
+        if self._health is None:
+            return "is not watched: its engine is not started"
+        return "" if self._health.up else self._health.problem
+
     async def start(self, sink: Callable[[Event], None], *, probe_interval_s: float) -> None:
         """Probe the endpoint and keep watching it; one that is down comes up when it answers."""
         assert self._health is None

@@ -5,12 +5,19 @@ Messages tell the type that came, never the value: it may be prompt text.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from bedplate.errors import InvalidRequest
 
 NESTING_MAX = 100
 """Depth of free-form JSON (schemas, unknown parameters). The encoders behind hold about 250."""
+
+NAME_SHOWN_MAX = 64
+"""Characters of a client-made name that an error repeats and compares."""
+_NEAR = 0.7
+"""Likeness from which a known name is taken for the one that was meant; 1 is the same."""
 
 _NAMES: dict[type, str] = {
     str: "a string",
@@ -26,6 +33,18 @@ _NAMES: dict[type, str] = {
 def refuse(where: str, message: str) -> NoReturn:
     """Raise InvalidRequest for the field `where`."""
     raise InvalidRequest(f"{where}: {message}", param=where)
+
+
+def unknown(where: str, name: str, known: Iterable[str], message: str) -> NoReturn:
+    """Raise InvalidRequest for a name that is not among the known ones, and tell the nearest.
+
+    Nothing is suggested where none is near: a guess would lead astray.
+
+    Cost: O(known), as the name is cut first.
+    """
+    close = difflib.get_close_matches(name[:NAME_SHOWN_MAX], sorted(known), n=1, cutoff=_NEAR)
+    nearest = f"The nearest known name is {close[0]}." if close else "Leave it out."
+    refuse(join(where, name), f"{message} {nearest}")
 
 
 def wrong_type(where: str, wanted: str, value: Any) -> NoReturn:
@@ -105,7 +124,7 @@ def only_keys(where: str, value: dict[str, Any], known: frozenset[str]) -> None:
     if value.keys() <= known:
         return
     name = next(key for key in value if key not in known)
-    refuse(join(where, name), "this field is not supported. Leave it out.")
+    unknown(where, name, known, "this field is not supported.")
 
 
 def free_form(where: str, value: Any) -> None:
@@ -126,5 +145,5 @@ def free_form(where: str, value: Any) -> None:
 
 def join(where: str, name: str) -> str:
     """Return the path of a key; client-made names are cut to a bounded, printable form."""
-    shown = "".join(char if char.isprintable() else "?" for char in name[:64])
+    shown = "".join(char if char.isprintable() else "?" for char in name[:NAME_SHOWN_MAX])
     return f"{where}.{shown}" if where else shown

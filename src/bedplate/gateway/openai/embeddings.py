@@ -12,7 +12,7 @@ import orjson
 
 from bedplate.core.ids import ModelId
 from bedplate.engines.base import Capabilities, Embeddings, JsonObject
-from bedplate.gateway.openai.checks import array, one_of, refuse, string, wrong_type
+from bedplate.gateway.openai.checks import array, one_of, refuse, string, unknown, wrong_type
 from bedplate.gateway.openai.wire import model_of
 
 INPUTS_MAX = 2048
@@ -39,7 +39,7 @@ def read_embedding(body: JsonObject, can: Capabilities) -> EmbeddingCall:
         refuse("model", f"the engine of model {model} gives no embeddings.")
     for name in body:
         if name not in _KNOWN:
-            refuse(name[:64], "no such parameter. Leave it out.")
+            unknown("", name, _KNOWN, "no such parameter.")
     if "dimensions" in body:
         refuse("dimensions", "is not supported: vectors have the model's own size.")
     if "user" in body:

@@ -20,6 +20,7 @@ from bedplate.gateway.openai.checks import (
     only_keys,
     refuse,
     string,
+    unknown,
     wrong_type,
 )
 
@@ -114,7 +115,7 @@ def _check_extra(where: str, message: JsonObject, role: str, can: Capabilities) 
                 string(f"{where}.{key}", value)
             continue
         if not can.passes_unknown:
-            refuse(join(where, key), f"no such field in a {role} message. Leave it out.")
+            unknown(where, key, known, f"no such field in a {role} message.")
         free_form(join(where, key), value)
 
 

@@ -6,7 +6,7 @@ A parameter is one of four things, and never dropped in silence:
 - harmless (`HARMLESS`): checked, then left alone, for a reason that stands beside it;
 - the service's own (`RESERVED`): refused, as it would let a client speak for lane, tenant or slot;
 - anything else: handed to an engine that declares it (`Capabilities.params`, `passes_unknown`), or
-  refused by name.
+  refused by name, with the nearest known one.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from bedplate.gateway.openai.checks import (
     one_of,
     refuse,
     string,
+    unknown,
 )
 
 UNDERSTOOD = frozenset(
@@ -219,7 +220,6 @@ def extra_params(body: JsonObject, can: Capabilities, model: str) -> JsonObject:
             continue
         if name in _OLD_FORMS:
             refuse(name, _OLD_FORMS[name])
-        refuse(
-            join("", name), f"the engine of model {model} takes no such parameter. Leave it out."
-        )
+        known = UNDERSTOOD | HARMLESS.keys() | can.params
+        unknown("", name, known, f"the engine of model {model} takes no such parameter.")
     return extra

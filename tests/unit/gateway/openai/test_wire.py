@@ -206,6 +206,42 @@ def test_what_is_wrong_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
+    ("param", "nearest", "fields"),
+    [
+        ("max_token", "max_tokens", {"max_token": 5}),
+        ("temprature", "temperature", {"temprature": 0}),
+        ("topk", "top_k", {"topk": 4}),
+        ("users", "user", {"users": "x"}),
+        (
+            "stream_options.include_usages",
+            "include_usage",
+            {"stream": True, "stream_options": {"include_usages": True}},
+        ),
+        (
+            "tools[0].function.parameter",
+            "parameters",
+            {"tools": [{"type": "function", "function": {"name": "f", "parameter": {}}}]},
+        ),
+        ("messages[0].contents", "content", {"messages": [{"role": "user", "contents": "x"}]}),
+    ],
+)
+def test_a_name_that_is_not_known_is_answered_with_the_nearest(
+    param: str, nearest: str, fields: dict[str, Any]
+) -> None:
+    refused(param, f" The nearest known name is {nearest}.", **fields)
+
+
+def test_the_nearest_name_is_one_that_this_engine_takes() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        read(PLAIN, topk=4)
+    assert "top_k" not in caught.value.message
+
+
+def test_nothing_is_suggested_where_no_name_is_near() -> None:
+    refused("reasoning_effort", "no such parameter. Leave it out.", reasoning_effort="low")
+
+
+@pytest.mark.parametrize(
     ("param", "fields"),
     [
         ("tools", {"tools": [TOOL]}),

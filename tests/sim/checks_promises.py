@@ -1,0 +1,119 @@
+"""Checks of what a client is promised in time and on failure: waits, runs, tries, and reasons."""
+
+from __future__ import annotations
+
+from bedplate.core import actions as act
+from bedplate.core import events as ev
+from bedplate.core.limits import DISPATCH_ATTEMPTS_MAX
+from bedplate.core.units import SECOND_NS
+from tests.sim.book import MOVE_NS, Book, Turn
+from tests.sim.checkers import Check
+
+LATE_NS = SECOND_NS
+"""How late a timer may be, with room."""
+BUSY = ("capacity", "no_engine")
+"""Codes with which a card that is up says that it has no room."""
+
+
+class Bounds(Check):
+    """A turn waits no longer than its lane allows, and runs no longer than its deadline."""
+
+    name = "bounds"
+
+    def __init__(self, book: Book) -> None:
+        super().__init__(book)
+        self.late: dict[str, int] = {}
+        """When a turn was first seen to wait for too long: the clock may have leapt."""
+
+    def after(self, event: ev.Event, actions: tuple[act.Action, ...]) -> None:
+        policy, now = self.book.policy, self.book.now
+        if policy is None:
+            return
+        late: dict[str, int] = {}
+        for name, turn in self.book.open.items():
+            if turn.running and not turn.stopping:
+                most = policy.run_base_ns + policy.run_token_ns * turn.need
+                ran = now - turn.last_dispatch_ns
+                self.need(ran <= most + LATE_NS, f"runs for {ran}, may for {most}: {turn}")
+            elif turn.waiting and self.book.last_fault_ns < turn.waiting_since_ns:
+                most = policy.lanes[turn.arrived.lane].wait_max_ns
+                waits = now - turn.waiting_since_ns
+                if waits > most:
+                    late[name] = self.late.get(name, now)
+                    more = now - late[name]
+                    self.need(more <= MOVE_NS, f"waits for {waits}, may for {most}: {turn}")
+        self.late = late
+
+
+class Failures(Check):
+    """Nobody is failed without the reason that is given, nor before the tries are used up (F16)."""
+
+    name = "failures"
+
+    def __init__(self, book: Book) -> None:
+        super().__init__(book)
+        self.cancelled: dict[str, str] = {}
+        self.codes: dict[str, set[str]] = {}
+
+    def event(self, event: ev.Event) -> None:
+        if isinstance(event, ev.TurnCancelled):
+            self.cancelled.setdefault(event.turn, event.reason)
+        elif isinstance(event, ev.DispatchFailed) and self.book.current(event.turn, event.attempt):
+            self.codes.setdefault(event.turn, set()).add(event.code)
+        elif isinstance(event, ev.CardDown | ev.CardUp):
+            card = self.book.cards.get(event.card)
+            for slot in card.running() if card is not None else ():
+                self.codes.setdefault(slot.turn, set()).add("engine_lost")
+
+    def after(self, event: ev.Event, actions: tuple[act.Action, ...]) -> None:
+        for action in actions:
+            if isinstance(action, act.FailTurn):
+                turn = self.book.turns[action.turn]
+                lost = isinstance(event, ev.CardDown | ev.CardUp)
+                so = (lost and action.reason == "engine_lost") or self._true(action.reason, turn)
+                self.need(so, f"{action}: not so, {turn}")
+                if isinstance(event, ev.DispatchFailed | ev.CardDown | ev.CardUp):
+                    self.need(self._used_up(event, turn), f"{action}: may be tried again, {turn}")
+
+    def _true(self, reason: str, turn: Turn) -> bool:
+        assert self.book.policy is not None
+        name, now = turn.arrived.turn, self.book.now
+        if reason == "session_not_found":
+            return self.book.sessions[turn.arrived.session].closed
+        if reason == "draining":
+            return self.cancelled.get(name) == "shutdown"
+        if reason == "engine_timeout":
+            policy = self.book.policy
+            most = policy.run_base_ns + policy.run_token_ns * turn.need
+            ran_out = turn.attempts > 0 and now - turn.last_dispatch_ns >= most
+            return ran_out or self.cancelled.get(name) == "deadline" or reason in self._said(name)
+        if reason == "engine_lost" and turn.attempts:
+            waited = now - turn.waiting_since_ns
+            lane = self.book.policy.lanes[turn.arrived.lane]
+            return reason in self._said(name) or waited >= lane.wait_max_ns
+        if turn.ended is not None and turn.ended.status in ("error", "lost"):
+            return reason in ("engine_error", "engine_lost")
+        return reason in self._said(name)
+
+    def _said(self, name: str) -> set[str]:
+        return self.codes.get(name, set())
+
+    def _used_up(self, event: ev.DispatchFailed | ev.CardDown | ev.CardUp, turn: Turn) -> bool:
+        """The turn had all its tries, or may not be tried again."""
+        book, first = self.book, turn.arrived
+        if turn.attempts >= DISPATCH_ATTEMPTS_MAX or (turn.delivered and not first.resumable):
+            return True
+        if turn.cancelled or turn.stopping or book.shutdown or book.sessions[first.session].closed:
+            return True
+        if not isinstance(event, ev.DispatchFailed):
+            return False
+        return not event.retryable or (event.code in BUSY and not self._untried(turn))
+
+    def _untried(self, turn: Turn) -> bool:
+        return any(
+            card.alive and card.up.model == turn.arrived.model and name not in turn.failed_on
+            for name, card in self.book.cards.items()
+        )
+
+
+CHECKS = (Bounds, Failures)

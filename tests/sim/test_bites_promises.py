@@ -1,0 +1,197 @@
+"""The checks of quotas, waits, failures, homes and retention bite as well; see `test_bites`."""
+
+from __future__ import annotations
+
+import pytest
+
+from bedplate.core import actions as act
+from bedplate.core import events as ev
+from bedplate.core.ids import (
+    CardId,
+    TurnId,
+)
+from tests.sim.checkers import CheckFailed
+from tests.sim.steps import (
+    FEW_TOKENS,
+    KEPT,
+    MORE,
+    ONE,
+    ONE_A_MINUTE,
+    POLICY,
+    TICK,
+    UP,
+    Step,
+    arrives,
+    card,
+    drops,
+    ends,
+    play,
+    runs,
+    settles,
+)
+
+WRONG: dict[str, tuple[str, list[Step]]] = {
+    "home: computed again on another card": (
+        "home",
+        [*UP, (card("d"), []), *ONE[2:], (MORE, [runs("b", card=CardId("d"))])],
+    ),
+    "home: computed again though the pool has it": (
+        "home",
+        [*KEPT, (card("d"), []), (MORE, [runs("b", card=CardId("d"))])],
+    ),
+    "retention: held before expired": (
+        "retention",
+        [
+            *KEPT,
+            *[TICK] * 32,
+            (arrives("b", "r"), [runs("b", "r", 1)]),
+            (ends("b"), [settles("b", "r")]),
+            (TICK[0], [drops(1)]),
+        ],
+    ),
+    "retention: dirty before clean": (
+        "retention",
+        [
+            *KEPT,
+            (arrives("b", "r"), [runs("b", "r", 1)]),
+            (ends("b"), [settles("b", "r")]),
+            *[TICK] * 32,
+            (TICK[0], [drops(1)]),
+        ],
+    ),
+    "retention: higher lane before lower": (
+        "retention",
+        [
+            *UP,
+            (arrives("a", lane=2), [runs("a")]),
+            (ends("a"), [settles("a", lane=2)]),
+            (arrives("b", "r", lane=0), [runs("b", "r", 1)]),
+            (ends("b"), [settles("b", "r")]),
+            (TICK[0], [drops(1)]),
+        ],
+    ),
+    "retention: used last goes first": (
+        "retention",
+        [
+            *ONE,
+            (arrives("b", "r"), [runs("b", "r", 1)]),
+            (ends("b"), [settles("b", "r")]),
+            (TICK[0], [drops(1)]),
+        ],
+    ),
+    "rates: quota that nobody set": (
+        "rates",
+        [*UP, (arrives("a"), [act.Refuse(TurnId("a"), "quota_exceeded", "", 0)])],
+    ),
+    "rates: quota of a tenant never seen": (
+        "rates",
+        [
+            (
+                ev.PolicyChanged(
+                    POLICY._replace(
+                        default_tenant=POLICY.default_tenant._replace(requests_per_minute=3)
+                    )
+                ),
+                [],
+            ),
+            UP[1],
+            (arrives("a"), [act.Refuse(TurnId("a"), "quota_exceeded", "", 0)]),
+        ],
+    ),
+    "rates: more requests than a minute's": (
+        "rates",
+        [
+            (ev.PolicyChanged(POLICY._replace(default_tenant=ONE_A_MINUTE)), []),
+            *ONE[1:],
+            *[TICK] * 56,
+            (MORE, []),
+        ],
+    ),
+    "rates: refused though a request is left again": (
+        "rates",
+        [
+            (ev.PolicyChanged(POLICY._replace(default_tenant=ONE_A_MINUTE)), []),
+            *ONE[1:],
+            *[TICK] * 60,
+            (MORE, [act.Refuse(TurnId("b"), "quota_exceeded", "", 0)]),
+        ],
+    ),
+    "rates: more tokens than a minute's": (
+        "rates",
+        [
+            (ev.PolicyChanged(POLICY._replace(default_tenant=FEW_TOKENS)), []),
+            UP[1],
+            (arrives("a"), [runs("a")]),
+            (arrives("b", "r"), []),
+        ],
+    ),
+    "rates: refused though tokens came back": (
+        "rates",
+        [
+            (ev.PolicyChanged(POLICY._replace(default_tenant=FEW_TOKENS)), []),
+            UP[1],
+            (arrives("a"), [runs("a")]),
+            (ends("a", prompt_tokens=1), [settles("a", prompt_tokens=1)]),
+            (arrives("b", "r"), [act.Refuse(TurnId("b"), "quota_exceeded", "", 0)]),
+        ],
+    ),
+    "bounds: waits for longer than its lane allows": (
+        "bounds",
+        [UP[0], (arrives("a"), []), *[TICK] * 64],
+    ),
+    "bounds: runs past its deadline": (
+        "bounds",
+        [*UP, (arrives("a"), [runs("a")]), *[TICK] * 90],
+    ),
+    "failures: reason that is none": (
+        "failures",
+        [
+            *UP,
+            (arrives("a"), [runs("a")]),
+            (
+                ev.DispatchFailed(TurnId("a"), 1, "engine_error", False, 0),
+                [
+                    act.FailTurn(TurnId("a"), "engine_timeout", ""),
+                    settles("a", status="error", prompt_tokens=0, out_tokens=0),
+                ],
+            ),
+        ],
+    ),
+    "failures: tries are left": (
+        "failures",
+        [
+            *UP,
+            (arrives("a"), [runs("a")]),
+            (
+                ev.DispatchFailed(TurnId("a"), 1, "engine_lost", True, 0),
+                [
+                    act.FailTurn(TurnId("a"), "engine_lost", ""),
+                    settles("a", status="error", prompt_tokens=0, out_tokens=0),
+                ],
+            ),
+        ],
+    ),
+    "failures: tries are left after a card's loss": (
+        "failures",
+        [
+            *UP,
+            (card("d"), []),
+            (arrives("a"), [runs("a")]),
+            (
+                ev.CardDown(CardId("c"), "x"),
+                [
+                    act.FailTurn(TurnId("a"), "engine_lost", ""),
+                    settles("a", status="error", prompt_tokens=0, out_tokens=0),
+                ],
+            ),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_check_bites(case: str) -> None:
+    name, steps = WRONG[case]
+    with pytest.raises(CheckFailed) as caught:
+        play(steps)
+    assert caught.value.name == name, caught.value

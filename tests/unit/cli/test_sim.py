@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from bedplate.cli import main
+from bedplate.cli.main import application
+from bedplate.errors import BedplateError, InvalidRequest
+from bedplate.perf.profile_file import dump
+from tests.unit.twin_report.files import SCENARIO, card_profile, write_scenario
+from tests.unit.twin_report.recorded import record
+
+
+def invoke(*arguments: str) -> Result:
+    words = ["sim", *arguments]
+    return CliRunner().invoke(application(words), words)
+
+
+def document(*arguments: str) -> dict[str, Any]:
+    result = invoke(*arguments, "--json")
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    found = json.loads(result.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> str:
+    return str(write_scenario(tmp_path))
+
+
+def test_a_report_as_json(scenario: str) -> None:
+    found = document(scenario)
+    assert (found["name"], found["workload"], found["seed"]) == ("small", "load", 1)
+    assert [lane["lane"] for lane in found["lanes"]] == ["interactive", "batch"]
+    assert found["overall"]["turns_done"] == 4
+    assert found["statuses"] == {"stop": 3, "tool_calls": 1}
+    assert found["counters"]["accepted"] == 4
+    assert found["bottleneck"]["binds"] in ("compute", "tools")
+    interactive = found["lanes"][0]
+    # 300 tokens in steps of 128, 128 and 44, alone on its card: 30 ms and 300 ms.
+    assert interactive["times"]["ttft"]["most"] == pytest.approx(0.33)
+    assert interactive["goodput"]["share"] == 1.0
+
+
+def test_a_report_for_people(scenario: str) -> None:
+    result = invoke(scenario)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0] == "small: load on 2 cards, seed 1"
+    assert any(line.split()[:5] == ["batch", "2", "2", "2", "2"] for line in lines)
+    for said in ("KV on cards", "pool", "hits", "moves", "binds first", "core events", "TTFT, %"):
+        assert any(line.startswith(said) for line in lines), said
+
+
+def test_the_same_seed_gives_the_same_digest_in_another_process(scenario: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bedplate.cli.main", "sim", scenario, "--seed", "3", "--json"],
+        env={**os.environ, "PYTHONHASHSEED": "17"},
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    assert json.loads(done.stdout)["digest"] == document(scenario, "--seed", "3")["digest"]
+
+
+def test_speed_says_nothing_else(scenario: str) -> None:
+    result = invoke(scenario, "--speed")
+    first, second, third = result.stdout.splitlines()
+    assert first.startswith("simulated 4 requests in ")
+    assert second.startswith("core events ")
+    assert third.startswith("digest ")
+    found = document(scenario, "--speed")
+    assert set(found) == {"name", "workload", "seed", "digest", "duration_s", "speed"}
+    assert found["speed"]["requests"] == 4
+
+
+def test_a_picture(scenario: str, tmp_path: Path) -> None:
+    path = tmp_path / "curves.png"
+    result = invoke(scenario, "--plot", str(path), "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["name"] == "small"
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert str(path) in result.stderr
+
+
+def test_a_trace_in_place_of_the_scenarios_workload(scenario: str, tmp_path: Path) -> None:
+    trace = tmp_path / "azure.csv"
+    trace.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n",
+        encoding="utf-8",
+    )
+    found = document(scenario, "--trace", str(trace))
+    assert (found["workload"], found["overall"]["turns"]) == ("azure", 1)
+
+
+def test_against_a_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tmp_path / "data" / "journal", monkeypatch)
+    dump(card_profile(), tmp_path / "card.toml")
+    arguments = ["--against", str(tmp_path / "data"), "--profile", str(tmp_path / "card.toml")]
+    found = document(*arguments)
+    assert (found["sessions"], found["turns"]) == (12, 36)
+    assert max(abs(line["error"]) for line in found["lines"]) < 0.001
+    result = invoke(*arguments)
+    assert "12 sessions, 36 turns" in result.stdout
+    assert any(
+        line.split()[:3] == ["all", "session", "mean"] for line in result.stdout.splitlines()
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "Built-in scenarios: "),
+        (["none.toml"], "cannot be read"),
+        (["no-such-scenario"], "no built-in scenario"),
+        (["{scenario}", "--trace", "none.csv"], "cannot be read"),
+        (["{scenario}", "--plot", "curves.jpg"], "PNG"),
+        (["{scenario}", "--plot", "none/curves.png"], "cannot write"),
+        (["{scenario}", "--profile", "x"], "--profile does not go together with SCENARIO"),
+        (["{scenario}", "--against", "x"], "SCENARIO does not go together with --against"),
+        (["--against", "x", "--plot", "x.png"], "--plot does not go together"),
+        (["--against", "x", "--speed"], "--speed does not go together"),
+        (["--against", "none"], "has no journal"),
+    ],
+)
+def test_what_cannot_be_is_said_with_status_2(
+    scenario: str, arguments: list[str], said: str
+) -> None:
+    result = invoke(*(word.format(scenario=scenario) for word in arguments))
+    error = result.exception
+    assert isinstance(error, BedplateError), result.output
+    assert said in error.message
+    assert main.report(error, as_json=False) == 2
+
+
+def test_zero_cards_broken_toml_and_a_card_that_cannot_run(tmp_path: Path) -> None:
+    for text, said in (
+        (SCENARIO.replace("count = 2", "count = 0"), "cards[0].count"),
+        ("[[cards]\n", "is not TOML"),
+        (SCENARIO.replace("[workload]", "[[cards]]\nname = 'y'\nprofile = 'o.toml'\n[workload]"),
+         "one model a run"),
+    ):  # fmt: skip
+        dump(card_profile("other"), tmp_path / "o.toml")
+        result = invoke(str(write_scenario(tmp_path, text)))
+        assert isinstance(result.exception, BedplateError), result.output
+        assert said in result.exception.message
+        assert main.report(result.exception, as_json=False) == 2
+
+
+def test_a_negative_seed_is_refused(scenario: str) -> None:
+    assert invoke(scenario, "--seed", "-1").exit_code == 2
+
+
+def test_an_unreadable_trace_names_its_line(scenario: str, tmp_path: Path) -> None:
+    trace = tmp_path / "bad.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\nnever,1,1\n", encoding="utf-8")
+    error = invoke(scenario, "--trace", str(trace)).exception
+    assert isinstance(error, InvalidRequest)
+    assert "line 2" in error.message
