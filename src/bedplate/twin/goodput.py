@@ -14,6 +14,9 @@ A turn *ends well* with `stop`, `length` or `tool_calls`. Everything that was of
 share: a turn that was refused, failed, cancelled or never ended is not good. In the first two lanes
 goodput counts turns; a session is good when all of its turns arrived and were. In batch it counts
 sessions; all of their turns must end well.
+
+Rates are over the whole run, from the first arrival to the last end. The time in which no session
+begins any more and the last ones end is part of it: rates compare runs of one load, shares any two.
 """
 
 from __future__ import annotations

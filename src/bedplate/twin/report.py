@@ -112,7 +112,10 @@ class Speed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One run. `statuses` counts turns by how they ended, `counters` are the core's own."""
+    """One run. `statuses` counts turns by how they ended, `counters` are the core's own.
+
+    `too_long` of the refused turns had a prompt that no card takes: `context_tokens` is the most.
+    """
 
     name: str
     workload: str
@@ -130,6 +133,8 @@ class Report:
     bottleneck: Bottleneck
     speed: Speed
     statuses: dict[str, int]
+    context_tokens: int
+    too_long: int
     counters: dict[str, int]
 
     def document(self) -> dict[str, object]:
@@ -151,6 +156,7 @@ def make_report(
     Cost: O(turns log turns + samples).
     """
     duration_s = outcome.duration_ns / SECOND_NS
+    context = max(card.profile.context_tokens for card in site.cards)
     lanes = lane_reports(outcome, workload, slo_factor=slo_factor)
     samples = outcome.samples
     room, size = outcome.kv_total_tokens, outcome.pool_total_bytes
@@ -174,6 +180,10 @@ def make_report(
         cards=tuple(map(_card_use, outcome.cards)),
         bottleneck=find_bottleneck(outcome, site),
         speed=_speed(outcome, duration_s),
+        context_tokens=context,
+        too_long=sum(
+            row.status == "refused" and row.prompt_tokens >= context for row in outcome.turns
+        ),
         statuses=dict(sorted(Counter(row.status for row in outcome.turns).items())),
         counters=dict(sorted(outcome.counters.items())),
     )

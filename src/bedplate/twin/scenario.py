@@ -21,10 +21,11 @@ from bedplate.core.limits import Policy
 from bedplate.core.units import SECOND_NS
 from bedplate.errors import ConfigError, InvalidRequest
 from bedplate.perf import profile_file
+from bedplate.perf.catalog_profile import catalog_profile
 from bedplate.perf.links import collective_ns
 from bedplate.perf.profile import CardProfile
 from bedplate.twin.faults import Fault
-from bedplate.twin.scenario_tree import CardsConfig, ScenarioConfig, WorkloadConfig
+from bedplate.twin.scenario_tree import OPTIONS, CardsConfig, ScenarioConfig, WorkloadConfig
 from bedplate.twin.site import NO_POOL, CardSpec, PoolSpec, Site
 from bedplate.twin.workload.form import Workload
 from bedplate.twin.workload.generate import Mix, generate
@@ -203,18 +204,9 @@ def _profile(group: CardsConfig, folder: Path) -> CardProfile:
         return find_profile(group.profile, folder)
     assert group.model is not None
     assert group.card is not None
-    return estimated_profile(group.model, group.card, group.tp or 1, group.precision or "fp16")
-
-
-def estimated_profile(model: str, card: str, tp: int, precision: str) -> CardProfile:
-    """Return what the catalogue estimates for a model on so many chips of a kind as one card.
-
-    Raises:
-        InvalidRequest: model or card is not in the catalogue, or a value of it is unknown.
-    """
-    from bedplate.perf.catalog_profile import catalog_profile
-
-    return catalog_profile(model, card, tp=tp, precision=precision)
+    options = group.model_dump(include=set(OPTIONS), exclude_none=True)
+    rate = options.pop("move_bytes_per_second", None)
+    return catalog_profile(group.model, group.card, move_bytes_per_s=rate, **options)
 
 
 @contextmanager

@@ -36,6 +36,8 @@ from bedplate.twin.workload.transform import Place
 CARDS_MAX = 4_096
 PARALLEL_MAX = 4_096
 SEED_MAX = (1 << 63) - 1
+OPTIONS = ("tp", "pp", "precision", "kv_precision", "engine", "move_bytes_per_second")
+"""Keys of a group of cards that say how its model runs, where times are estimated."""
 _SERVICE, _POOL = ServiceConfig(), PoolConfig()
 
 Rate = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=1 << 50)]
@@ -86,8 +88,24 @@ class CardsConfig(Section):
         le=PARALLEL_MAX,
         description="Chips that run the model together as one card; left out, 1.",
     )
+    pp: int | None = Field(
+        default=None, ge=1, le=PARALLEL_MAX, description="Stages of such chips; left out, 1."
+    )
     precision: str | None = Field(
         default=None, description="Number format of the weights; left out, `fp16`."
+    )
+    kv_precision: str | None = Field(
+        default=None, description="Number format of KV; left out, what goes with the weights."
+    )
+    engine: str | None = Field(
+        default=None,
+        description="Whose batching rules hold, such as `vllm`; left out, the usual one of the "
+        "card's maker.",
+    )
+    move_bytes_per_second: Rate | None = Field(
+        default=None,
+        description="What one chip reaches the pool with, alone; left out, its link to the host "
+        "as the catalogue knows it.",
     )
 
     @property
@@ -97,12 +115,10 @@ class CardsConfig(Section):
 
     @model_validator(mode="after")
     def _has_times(self) -> Self:
-        estimated = {"model": self.model, "card": self.card}
-        others = {"tp": self.tp, "precision": self.precision}
-        named = [key for key, value in (estimated | others).items() if value is not None]
+        named = [key for key in ("model", "card", *OPTIONS) if getattr(self, key) is not None]
         if self.profile is not None and named:
             raise ValueError(f"give profile, or {named[0]} and its like, not both")
-        if self.profile is None and None in estimated.values():
+        if self.profile is None and None in (self.model, self.card):
             raise ValueError("give profile, or model and card to estimate one")
         return self
 

@@ -1,0 +1,1 @@
+"""The step-time model against published measurements: rows, fit, models left out, tables."""
