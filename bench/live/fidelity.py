@@ -232,7 +232,7 @@ PART = Part(
     tuple(
         Spec(
             f"fidelity_{name.replace(' ', '_').lower()}",
-            "",
+            "ratio",
             "<= 1",
             f"error of the {name} as a share of what is allowed: {bound:.1%}, "
             "or what two live plays differ by if that is more; worst load",

@@ -208,7 +208,7 @@ SUPERNODE = Part(
         ),
         Spec(
             "twin_linear_exponent",
-            "",
+            "ratio",
             "<= 1.1",
             "how the time grows with the number of turns: 1 is linear",
         ),

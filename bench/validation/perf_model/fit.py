@@ -74,7 +74,7 @@ ROUNDS = 25
 TRIES = 9
 """Dampings that are tried for a round, each ten times the one before."""
 STEP = 1e-4
-GAIN = 1e-5
+GAIN = 3e-4
 """Relative gain of a round below which the fit ends."""
 
 Vector = NDArray[np.float64]

@@ -45,7 +45,8 @@ class Refused(msgspec.Struct, tag="refused"):
     code: str
 
 
-_PROGRAM = f"from {__name__} import serve; serve()"
+_PROGRAM = f"import sys; sys.path[:] = sys.argv[1:]; from {__name__} import serve; serve()"
+"""Nothing is imported from the current folder: the path is that of the process that starts it."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode_job = msgspec.msgpack.Decoder(Job).decode
 _decode_asked = msgspec.msgpack.Decoder(Asked).decode
@@ -63,11 +64,9 @@ class VerifyProcess:
         """
         try:
             self._process = subprocess.Popen(
-                # -P: only the paths given, so that nothing in the current folder is imported.
-                [sys.executable, "-P", "-c", _PROGRAM],
+                [sys.executable, "-P", "-c", _PROGRAM, *filter(None, sys.path)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 process_group=0,  # Ctrl-C is for the process that was asked; it ends this one
             )
         except OSError as error:

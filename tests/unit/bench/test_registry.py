@@ -24,7 +24,7 @@ def test_a_bench_bears_its_name_and_its_claims_are_unique(name: str) -> None:
 
 
 def test_every_file_of_a_bench_is_registered() -> None:
-    files = {path.stem for path in (ROOT / "bench" / "benches").glob("[!_]*.py")}
+    files = {path.stem.replace("_", "-") for path in (ROOT / "bench" / "benches").glob("[!_]*.py")}
     assert files == set(registry.NAMES)
 
 
