@@ -117,6 +117,13 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Start the request; its body is bounded by the application."""
+        if self.parser.should_upgrade() and _has_body(self.headers):
+            # The parser would skip the body, and read what comes of it later as a next request.
+            self._refusal = InvalidRequest(
+                "The header upgrade is not supported on a request with a body. Send HTTP/1.1 "
+                "without it: Java's HttpClient does with version(HTTP_1_1)."
+            )
+            raise self._refusal
         self._in_head = False
         self._bare_bytes = 0
         self._drop_head_timer()
@@ -165,7 +172,10 @@ class Connection(HttpToolsProtocol):
 
     def _head_is_late(self) -> None:
         self._head_timer = None
-        if not self.transport.is_closing():
+        cycle = self._latest
+        if cycle is not None and not cycle.response_complete:
+            self._await_head()  # a byte after a request must not cut its answer
+        elif not self.transport.is_closing():
             self.transport.close()
 
     def _check_stall(self) -> None:
@@ -200,6 +210,14 @@ class Connection(HttpToolsProtocol):
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
+
+
+def _has_body(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Tell whether the headers announce a body."""
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
+        for name, value in headers
+    )
 
 
 def _heads_too_large() -> HeadersTooLarge:

@@ -134,7 +134,7 @@ def test_refused_by_name(fields: dict[str, Any], param: str) -> None:
 async def test_what_no_grammar_can_hold_is_refused(fields: dict[str, Any], param: str) -> None:
     grammars = Grammars()
     with pytest.raises(InvalidRequest) as caught:
-        await grammars.admit(request(**fields))
+        await grammars.admit(request(**fields), TenantId("acme"))
     await grammars.close()
     assert caught.value.param == param
     assert "%llguidance" not in caught.value.message

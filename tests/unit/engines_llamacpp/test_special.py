@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,3 +53,20 @@ def test_free_mark_avoids_what_texts_hold() -> None:
     assert free_mark(["plain"]) == "\ue000"
     assert free_mark(["a\ue000b", "\ue001"]) == "\ue002"
     assert free_mark(["".join(chr(0xE000 + n) for n in range(16))]) is None
+
+
+def test_specials_of_line_ends_and_of_letters_that_mean_something_in_a_pattern() -> None:
+    odd = Specials(["\n\n", "(a", "a.b", "]^", "x|y"])
+    assert odd.cut("1\n\n2(axb]^x|y", MARK) == f"1\n{MARK}\n2({MARK}axb]{MARK}^x{MARK}|y"
+    assert odd.cut("a.b a-b", MARK) == f"a{MARK}.b a-b"
+
+
+def test_text_of_first_characters_only_is_as_cheap_as_any_other() -> None:
+    """One call must not hold the service's loop: every `<` once cost a look-up of each length."""
+    specials = Specials([f"<unused{number}>" for number in range(6_000)])
+    took = {}
+    for text in ("x" * 400_000, "<" * 400_000):
+        begun = time.process_time()
+        assert specials.cut(text, MARK) is text
+        took[text[0]] = time.process_time() - begun
+    assert took["<"] < 20 * took["x"]

@@ -160,7 +160,7 @@ class LlamaCppEngine:
             NoEngine: no card is up to count tokens.
         """
         check_request(request)
-        grammar = await self._grammars.admit(request)
+        grammar = await self._grammars.admit(request, lineage.tenant)
         known = await self._known(_owner(lineage))
         if known is None and lineage.fork_of >= 0:
             known = await self._known(_owner(lineage)._replace(branch=BranchId(lineage.fork_of)))
@@ -281,7 +281,7 @@ class LlamaCppEngine:
         by_client = answer.stop == "word" and turn.request.stop
         if payload.grammar is None or answer.stop == "limit" or by_client:
             return
-        await self._grammars.check(payload.grammar, answer.text)
+        await self._grammars.check(payload.grammar, answer.text, turn.lineage.tenant)
         if must_call(turn.request) and not end.message.get("tool_calls"):
             raise SchemaNotKept("the engine gave no tool call although one was required")
 

@@ -14,9 +14,11 @@ import hashlib
 import sys
 from collections import OrderedDict
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import orjson
 
+from bedplate.core.ids import TenantId
 from bedplate.engines.base import ChatRequest
 from bedplate.engines.llamacpp.grammar import grammar_for, grammar_param
 from bedplate.errors import EngineError, EngineTimeout, InvalidRequest, SchemaNotKept
@@ -30,14 +32,18 @@ _TOO_MUCH = "it takes too much memory or time to compile"
 
 
 class Grammars:
-    """Judges grammars, one at a time; its process starts with the first."""
+    """Judges grammars, one at a time; its process starts with the first.
+
+    A tenant has one judged at a time, so that those of another wait for one of its, not for all.
+    """
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, str] = OrderedDict()
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
+        self._tenants: WeakValueDictionary[TenantId, asyncio.Lock] = WeakValueDictionary()
 
-    async def admit(self, request: ChatRequest) -> str | None:
+    async def admit(self, request: ChatRequest, tenant: TenantId) -> str | None:
         """Return the grammar that the answer must follow, None for free text.
 
         Raises:
@@ -51,7 +57,7 @@ class Grammars:
         if digest in self._known:
             self._known.move_to_end(digest)
         else:
-            problem = await self._ask(grammar, None)
+            problem = await self._ask(grammar, None, tenant)
             self._known[digest] = _TOO_MUCH if problem is None else problem
             if len(self._known) > KNOWN_MAX:
                 self._known.popitem(last=False)
@@ -62,14 +68,14 @@ class Grammars:
             )
         return grammar
 
-    async def check(self, grammar: str, answer: str) -> None:
+    async def check(self, grammar: str, answer: str, tenant: TenantId) -> None:
         """Check a constrained answer that the model ended itself.
 
         Raises:
             SchemaNotKept: the engine did not keep to the grammar, or it cannot be told.
             EngineTimeout: the compiler has too much to do.
         """
-        problem = await self._ask(grammar, answer)
+        problem = await self._ask(grammar, answer, tenant)
         if problem is None:
             raise SchemaNotKept("the answer could not be checked against its schema; simplify it")
         if problem:
@@ -82,11 +88,12 @@ class Grammars:
         async with self._turn:
             await self._end()
 
-    async def _ask(self, grammar: str, text: str | None) -> str | None:
+    async def _ask(self, grammar: str, text: str | None, tenant: TenantId) -> str | None:
         """Return the compiler's judgement, None where it ended over it."""
         line = orjson.dumps({"grammar": grammar, "text": text}) + b"\n"
+        own = self._tenants.setdefault(tenant, asyncio.Lock())
         try:
-            async with asyncio.timeout(WAIT_SECONDS), self._turn:
+            async with asyncio.timeout(WAIT_SECONDS), own, self._turn:
                 done = False
                 try:
                     answer = await self._exchange(line)
