@@ -53,6 +53,8 @@ CREATE TABLE IF NOT EXISTS content (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS content_session ON content (tenant, session);
 """
+_OBJECTS = "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+"""What is in the database besides SQLite's own."""
 _COLUMNS = "seq, time_ns, kind, tenant, session, body"
 _ROWS_AT_ONCE = 32
 """Rows of one INSERT. Each statement gives the interpreter's lock away and waits to get it back."""
@@ -186,6 +188,27 @@ class Storage:
         )
         assert row is not None
         return bool(row[0])
+
+    def check_tables(self) -> None:
+        """Check that the tables are plain ones, as they were made.
+
+        A view in place of a table could show one thing to a verifier and another to a bill.
+
+        Raises:
+            ChainBroken: the database has something else in it: a view, a trigger, another table.
+        """
+        made = sqlite3.connect(":memory:")
+        try:
+            made.executescript(_SCHEMA)
+            ours = set(made.execute(_OBJECTS))
+        finally:
+            made.close()
+        for kind, name, sql in self._all(_OBJECTS, ()):
+            if (kind, name, sql) not in ours:
+                raise ChainBroken(
+                    f"the {kind} {name!r} of the database {self._path} is not of the journal: it "
+                    "was added or changed"
+                )
 
     def check_integrity(self) -> None:
         """Check pages and indices. Raises ChainBroken when an index does not fit its table."""

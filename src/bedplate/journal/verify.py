@@ -105,6 +105,7 @@ def verify(
         storage = Storage.read_only(folder)
         opened.callback(storage.close)
         origin = check_format(storage, folder)
+        storage.check_tables()
         others = [
             opened.enter_context(VerifyProcess())
             for _ in range(_others(storage.size(), processes, run_records))

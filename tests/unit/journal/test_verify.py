@@ -218,3 +218,33 @@ def test_without_its_public_key_nothing_can_be_said(verify: Verify, tmp_path: Pa
     (tmp_path / PUBLIC_FILE).write_bytes(b"\xff")
     with pytest.raises(JournalError, match="cannot read the journal's public key"):
         verify(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        (
+            "ALTER TABLE record RENAME TO real",
+            "CREATE VIEW record AS SELECT * FROM real "
+            "WHERE kind <> 'usage' OR unixepoch() < 4102444800",
+        ),
+        ("CREATE TRIGGER gone AFTER INSERT ON content BEGIN DELETE FROM content; END",),
+        ("ALTER TABLE record ADD COLUMN note TEXT",),
+        ("CREATE TABLE more (a)",),
+    ],
+    ids=["view", "trigger", "column", "table"],
+)
+def test_a_database_with_more_in_it_than_plain_tables_shows(
+    verify: Verify, tmp_path: Path, statements: tuple[str, ...]
+) -> None:
+    """The view tells the truth until the year 2100, and a bill without rows from then on."""
+    written(tmp_path, [400])
+    tamper(tmp_path, *statements)
+    with pytest.raises(ChainBroken, match="is not of the journal"):
+        verify(tmp_path)
+
+
+def test_a_lost_index_changes_nothing(verify: Verify, tmp_path: Path) -> None:
+    written(tmp_path, [400])
+    tamper(tmp_path, "DROP INDEX record_kind")
+    assert verify(tmp_path).size == 400
