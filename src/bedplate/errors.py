@@ -60,6 +60,11 @@ class ContextTooLong(RequestError):
     """Prompt plus at least one output token exceed what one card can hold for one session."""
 
     code = "context_length_exceeded"
+    action = (
+        "shorten it, or raise kv_tokens (context_tokens of an endpoint, session_tokens_max of a "
+        "tenant)"
+    )
+    """What the message of one that Bedplate itself finds ends with."""
 
 
 class NotAuthenticated(RequestError):
@@ -188,6 +193,18 @@ class JournalError(BedplateError):
 
     code = "journal_error"
     http_status = 503
+
+
+class JournalMissing(JournalError):
+    """There is no journal in the folder that was named."""
+
+    code = "journal_missing"
+
+
+class JournalBusy(JournalError):
+    """Another process writes the journal; one at a time may."""
+
+    code = "journal_busy"
 
 
 class ChainBroken(JournalError):

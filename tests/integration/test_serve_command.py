@@ -58,7 +58,7 @@ def test_a_start_that_fails_uses_no_key_up_and_the_next_one_shows_it(file: Path)
         failed = serve(file, "--port", str(taken.getsockname()[1]))
         out, err = failed.communicate(timeout=60)
     assert (failed.returncode, out) == (2, "")
-    assert "Cannot listen on" in err
+    assert "Another program listens on 127.0.0.1:" in err
     assert keys(file) == []
 
     running = serve(file)

@@ -539,6 +539,12 @@ class Book:
     def saw_clear_timer(self, action: act.ClearTimer) -> None:
         self.timer_ns = None
 
+    @property
+    def full(self) -> bool:
+        """There are as many sessions as may be."""
+        alive = sum(1 for session in self.sessions.values() if session.alive and session.accepted)
+        return self.policy is not None and alive >= self.policy.sessions_max
+
     def saw_session_ended(self, action: act.SessionEnded) -> None:
         self.ended += 1
         self.sessions[action.session].alive = False

@@ -138,7 +138,8 @@ class Home(Check):
         model = turn.arrived.model
         for number, entry in self.book.entries.items():
             mine = (entry.session, entry.branch) == key and entry.model == model
-            if mine and entry.stored and not entry.dropping:
+            given_up = entry.dropping or entry.drops_failed
+            if mine and entry.stored and not given_up:
                 yield f"entry {number}", entry.tokens
         for name, card in self.book.cards.items():
             if not card.alive or card.draining or card.unsure or card.up.kv != "full":
@@ -260,6 +261,8 @@ class Retention(Check):
         self.progress: set[str] = set()
         self.arriving = ""
         """Session of the call of this step."""
+        self.wrong: list[tuple[str, str]] = []
+        """Session and complaint; none of sessions that end in this step, with all they hold."""
 
     def event(self, event: ev.Event) -> None:
         self.arriving = event.session if isinstance(event, ev.TurnArrived) else ""
@@ -281,7 +284,15 @@ class Retention(Check):
             if slot is dropped or slot.op or slot.turn or slot.broken or not self._at_rest(slot):
                 continue
             less = self._worth(slot)
-            self.need(worth <= less, f"{action}: worth {worth}; slot {number} is worth {less}")
+            if worth > less:
+                complaint = f"{action}: worth {worth}; slot {number} is worth {less}"
+                self.wrong.append((dropped.session, complaint))
+
+    def after(self, event: ev.Event, actions: tuple[act.Action, ...]) -> None:
+        ended = {str(a.session) for a in actions if isinstance(a, act.SessionEnded)}
+        for session, complaint in self.wrong:
+            self.need(session in ended, complaint)
+        self.wrong.clear()
 
     def _at_rest(self, slot: Slot) -> bool:
         """A resident of a living session that nobody waits for."""

@@ -72,6 +72,8 @@ class Failures(Check):
                 lost = isinstance(event, ev.CardDown | ev.CardUp)
                 so = (lost and action.reason == "engine_lost") or self._true(action.reason, turn)
                 self.need(so, f"{action}: not so, {turn}")
+                if action.reason == "engine_lost" and self._waited_out(turn):
+                    continue
                 if isinstance(event, ev.DispatchFailed | ev.CardDown | ev.CardUp):
                     self.need(self._used_up(event, turn), f"{action}: may be tried again, {turn}")
 
@@ -88,12 +90,16 @@ class Failures(Check):
             ran_out = turn.attempts > 0 and now - turn.last_dispatch_ns >= most
             return ran_out or self.cancelled.get(name) == "deadline" or reason in self._said(name)
         if reason == "engine_lost" and turn.attempts:
-            waited = now - turn.waiting_since_ns
-            lane = self.book.policy.lanes[turn.arrived.lane]
-            return reason in self._said(name) or waited >= lane.wait_max_ns
+            return reason in self._said(name) or self._waited_out(turn)
         if turn.ended is not None and turn.ended.status in ("error", "lost"):
             return reason in ("engine_error", "engine_lost")
         return reason in self._said(name)
+
+    def _waited_out(self, turn: Turn) -> bool:
+        """Another turn's failure may be the step in which this one's patience ends."""
+        assert self.book.policy is not None
+        lane = self.book.policy.lanes[turn.arrived.lane]
+        return self.book.now - turn.waiting_since_ns >= lane.wait_max_ns
 
     def _said(self, name: str) -> set[str]:
         return self.codes.get(name, set())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from bedplate import errors
 from bedplate.core import actions as act
 from bedplate.core import events as ev
 from bedplate.core.limits import BRANCH_QUEUE_MAX, DISPATCH_ATTEMPTS_MAX
 from bedplate.core.units import SECOND_NS
-from tests.sim.book import GOOD_ENDS, Turn
+from tests.sim.book import GOOD_ENDS, Book, Turn
 from tests.sim.checkers import Check
 
 SETTLED_NS = 2 * SECOND_NS
@@ -159,6 +161,16 @@ class Refusals(Check):
 
     name = "refusals"
 
+    def __init__(self, book: Book) -> None:
+        super().__init__(book)
+        self.crowded = False
+        """Some session was let in when there were as many as may be: another had to go."""
+
+    def event(self, event: ev.Event) -> None:
+        if isinstance(event, ev.TurnArrived) and self.book.full:
+            known = self.book.sessions.get(event.session)
+            self.crowded = self.crowded or known is None or not known.alive
+
     def action(self, action: act.Action) -> None:
         if not isinstance(action, act.Refuse):
             return
@@ -191,25 +203,49 @@ class Refusals(Check):
             most = tenant.session_tokens_max or longest
             return event.prompt_tokens + 1 > min(longest, most)
         if reason == "capacity":
-            assert book.policy is not None
-            alive = sum(1 for s in book.sessions.values() if s.alive and s.accepted)
             known = book.sessions[event.session].accepted
-            return not known and alive >= book.policy.sessions_max
+            return not known and book.full and not self._gives(event)
         if reason == "session_not_found":
             return self._ends(event.session)
         if reason == "lane_full":
             return self._queue(event) >= self._queue_max(event)
         return reason == "quota_exceeded"  # `checks_rates` judges that
 
+    def _gives(self, event: ev.TurnArrived) -> bool:
+        """The tenant with the most sessions, more than the caller's, has one that is idle.
+
+        One that is being stored may be on its way out; it is not counted.
+        """
+        stored = {
+            slot.session
+            for card in self.book.cards.values()
+            for slot in card.slots
+            if slot.op == "store"
+        }
+        here = [
+            session
+            for name, session in self.book.sessions.items()
+            if session.alive and session.accepted and not session.closed and name not in stored
+        ]
+        counts = Counter(session.tenant for session in here)
+        most = max(counts.values(), default=0)
+        crowded = {tenant for tenant, count in counts.items() if count == most}
+        idle = any(s.tenant in crowded and not s.open_turns for s in here)
+        return most > counts[event.tenant] + 1 and len(crowded) == 1 and idle
+
     def _ends(self, name: str) -> bool:
-        """The session was closed; or it was silent for too long, and only a store keeps it."""
+        """The session was closed; or it was silent for too long, and only a store keeps it.
+
+        Or it makes room for another one, as soon as its store has ended.
+        """
         session = self.book.sessions[name]
         stores = any(
             slot.op == "store" and slot.session == name
             for card in self.book.cards.values()
             for slot in card.slots
         )
-        silent = not session.open_turns and self.book.now >= session.expires_ns
+        over = self.crowded or self.book.now >= session.expires_ns
+        silent = not session.open_turns and over
         return session.accepted and (session.closed or (silent and stores))
 
     def _queue(self, event: ev.TurnArrived) -> int:
@@ -306,17 +342,37 @@ class Sessions(Check):
 
     name = "sessions"
 
+    def __init__(self, book: Book) -> None:
+        super().__init__(book)
+        self.pressed = 0
+        """Sessions that were let in when there were as many as may be: each evicts one at most."""
+        self.presses = 0
+
+    def event(self, event: ev.Event) -> None:
+        book = self.book
+        self.presses = 0
+        if isinstance(event, ev.TurnArrived):
+            known = book.sessions.get(event.session)
+            new = known is None or not known.accepted or not known.alive
+            self.presses = int(new and book.full)
+            self.pressed += self.presses
+
     def action(self, action: act.Action) -> None:
         if isinstance(action, act.SessionEnded):
             session = self.book.sessions.get(action.session)
             self.need(session is not None and session.alive, f"{action}: not alive")
             left = [t for t in self.book.live_turns() if t.arrived.session == action.session]
             self.need(not left, f"{action}: {len(left)} turns are not over")
+            if action.reason == "evicted":
+                self.pressed -= 1
+                self.need(self.pressed >= 0, f"{action}: nobody needed its place")
         elif isinstance(action, act.Settled) and not action.turn:
             self.need(action.session in self.book.sessions, f"{action}: unknown session")
 
     def after(self, event: ev.Event, actions: tuple[act.Action, ...]) -> None:
         book = self.book
+        if any(isinstance(action, act.Refuse) for action in actions):
+            self.pressed -= self.presses
         busy: set[str] | None = None
         for name, session in book.sessions.items():
             if not session.alive or not session.accepted or session.open_turns:

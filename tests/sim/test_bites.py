@@ -313,6 +313,10 @@ WRONG: dict[str, tuple[str, list[Step]]] = {
         "refusals",
         [*UP, (arrives("a"), [act.Refuse(TurnId("a"), "session_not_found", "", 0)])],
     ),
+    "sessions: evicted and nobody needed its place": (
+        "sessions",
+        also(ONE, act.SessionEnded(SessionId("s"), "evicted")),
+    ),
     "refusals: no room for a session that is open": (
         "refusals",
         [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated
@@ -12,7 +12,7 @@ import typer
 
 from bedplate.cli.audit import DataOption, journal_folder
 from bedplate.cli.options import ConfigOption, JsonOption
-from bedplate.cli.output import print_json, print_notice, print_table, print_text, progress
+from bedplate.cli.output import counted, print_json, print_notice, print_table, print_text, progress
 from bedplate.config import load
 from bedplate.errors import InvalidRequest
 from bedplate.journal import Reader, Record
@@ -25,6 +25,7 @@ app = typer.Typer()
 
 UNEXPLAINED = 1
 """Exit status when rows, events and counters do not agree."""
+NAMES_SHOWN = 5
 _MICRO = 1_000_000
 _SECOND_NS = 1_000_000_000
 
@@ -67,13 +68,13 @@ def bill(
     period = _period(start, end, zone)
     with Reader(folder) as reader, progress("Reading the journal", reader.size) as advance:
         found = make_bill(
-            _counted(reader, BILL_KINDS, advance),
+            _advancing(reader, BILL_KINDS, advance),
             by=[group.value for group in by or [Group.TENANT]],
             tenant=tenant,
             period=period,
             configured=configured,
         )
-        report = reconcile(_counted(reader, CHECK_KINDS, advance)) if check else None
+        report = reconcile(_advancing(reader, CHECK_KINDS, advance)) if check else None
     if json:
         print_json({**_bill_json(found), "check": None if report is None else _check_json(report)})
     else:
@@ -84,7 +85,7 @@ def bill(
         raise typer.Exit(UNEXPLAINED)
 
 
-def _counted(
+def _advancing(
     reader: Reader, kinds: tuple[str, ...], advance: Callable[[int], None]
 ) -> Iterator[Record]:
     for record in reader.read(kinds=kinds):
@@ -162,34 +163,47 @@ def amount(micro: int) -> str:
 
 
 def _print_check(report: Report) -> None:
-    print_text(f"checked {report.turns} turns: {report.metered_tokens} tokens metered")
+    metered = counted(report.metered_tokens, "token")
+    print_text(f"checked {counted(report.turns, 'turn')}: {metered} metered")
     for issue in report.issues:
         print_text(f"  {issue.kind} row of turn {issue.turn or '-'}: {issue.detail}")
     for card in report.cards:
-        difference = _difference(card)
+        difference = _difference(card, report.in_flight)
         if difference:
-            print_text(f"  {card.card} (life {card.life}, {card.state}): {difference}")
-    if report.in_flight_turns:
-        print_text(f"{report.in_flight_turns} turns are in flight")
+            plain = (card.life, card.state) == (1, "up")
+            life = "" if plain else f" (life {card.life}, {card.state})"
+            print_text(f"  {card.card}{life} {difference}")
+    if report.in_flight:
+        still = "still runs" if len(report.in_flight) == 1 else "still run"
+        print_text(f"{counted(len(report.in_flight), 'turn')} {still}")
     print_text(f"unexplained tokens: {report.unexplained_tokens}")
 
 
-def _difference(card: CardBalance) -> str:
+def _difference(card: CardBalance, in_flight: frozenset[str]) -> str:
     """Return what is to be said about a card, empty when all of it agrees."""
     if card.state == "silent":
         return f"reports no counters; {card.metered} were metered on it"
     if not any(card.difference):
         return ""
-    parts = zip(("prompt", "cached", "output"), card.difference, strict=True)
-    told = ", ".join(f"{number:+d} {name}" for name, number in parts if number)
-    text = f"counted less metered is {told}"
-    if card.explained_by:
-        text += f"; may be of {', '.join(card.explained_by[:5])}"
-        if len(card.explained_by) > 5:
-            text += " and others"
+    parts = list(zip(("prompt", "cached", "output"), card.difference, strict=True))
+    more = [counted(number, f"{name} token") for name, number in parts if number > 0]
+    less = [counted(-number, f"{name} token") for name, number in parts if number < 0]
+    told = [f"{', '.join(some)} {word}" for some, word in ((more, "more"), (less, "less")) if some]
+    text = f"counted {' and '.join(told)} than are billed"
+    running = [turn for turn in card.explained_by if turn in in_flight]
+    others = [turn for turn in card.explained_by if turn not in in_flight]
+    if running:
+        verb = "turn {} still runs" if len(running) == 1 else "turns {} still run"
+        text += ": " + verb.format(_names(running))
+    if others:
+        text += f"; may be of {_names(others)}"
     if card.unexplained_tokens:
         text += f"; unexplained: {card.unexplained_tokens}"
     return text
+
+
+def _names(turns: Sequence[str]) -> str:
+    return ", ".join(turns[:NAMES_SHOWN]) + (" and others" if len(turns) > NAMES_SHOWN else "")
 
 
 def _bill_json(found: Bill) -> dict[str, object]:

@@ -10,13 +10,15 @@ import orjson
 import typer
 
 from bedplate.cli.options import ConfigOption, DataDirOption, JsonOption
-from bedplate.cli.output import print_json, print_text
+from bedplate.cli.output import counted, print_json, print_text
 from bedplate.config import Config, load
 from bedplate.config.engines import PACKAGE_PREFIX
+from bedplate.config.load import NO_FILE, config_file, is_set
 from bedplate.config.tree import LlamacppEngine, OpenaiEngine
 from bedplate.errors import ConfigError
 
 MASK = "********"
+GGUF_MAGIC = b"GGUF"
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -31,10 +33,12 @@ def check(
     file: FileArgument = None, *, config: ConfigOption = None, json: JsonOption = False
 ) -> None:
     """Load the configuration, and see that the files it names are there."""
-    loaded = load(_one(file, config))
-    missing = _missing(loaded)
-    if missing:
-        raise ConfigError("\n".join(missing))
+    path = config_file(_one(file, config))
+    loaded = load(path)
+    faults = _faults(loaded)
+    if faults:
+        source = NO_FILE if path is None else path
+        raise ConfigError("\n".join(f"{source}: {fault}" for fault in faults))
     cards = sum(e.cards if isinstance(e, LlamacppEngine) else 1 for e in loaded.engines)
     if json:
         print_json(
@@ -49,8 +53,10 @@ def check(
         return
     models = ", ".join(engine.model for engine in loaded.engines)
     print_text(
-        f"valid: {len(loaded.engines)} engine(s) with {cards} card(s), models {models}; "
-        f"{len(loaded.tenants)} tenant(s) with limits of their own"
+        f"valid: {counted(len(loaded.engines), 'engine')} with {counted(cards, 'card')}, "
+        f"{'model' if len(loaded.engines) == 1 else 'models'} {models}; "
+        f"{counted(len(loaded.tenants), 'tenant')} with limits of "
+        f"{'its' if len(loaded.tenants) == 1 else 'their'} own"
     )
 
 
@@ -78,11 +84,14 @@ def _one(file: Path | None, config: Path | None) -> Path | None:
 
 
 def resolved(config: Config) -> dict[str, Any]:
-    """Return the tree as JSON values, by the keys of the file; secrets are masked."""
+    """Return the tree as JSON values, by the keys of the file.
+
+    Secrets are masked; one whose environment variable is not set is None.
+    """
     tree: dict[str, Any] = config.model_dump(mode="json", by_alias=True, exclude_none=True)
     for raw, engine in zip(tree["engine"], config.engines, strict=True):
         if isinstance(engine, OpenaiEngine) and engine.api_key_env is not None:
-            raw["api_key"] = MASK
+            raw["api_key"] = MASK if is_set(engine.api_key_env) else None
     return tree
 
 
@@ -102,6 +111,8 @@ def _section(section: dict[str, Any], path: str) -> list[str]:
                 inner += [*_titled(f"[[{name}]]", _section(part, f"{name}."))]
         elif value == MASK:
             lines.append(f"# {key} = {MASK}  (read from the environment)")
+        elif value is None:
+            lines.append(f"# {key}  ({section['api_key_env']} is not set)")
         elif not (isinstance(value, list) and not value):
             lines.append(f"{key} = {orjson.dumps(value).decode()}")
     return lines + inner
@@ -113,8 +124,8 @@ def _titled(title: str, lines: list[str]) -> list[str]:
     return ["", title, *lines]
 
 
-def _missing(config: Config) -> list[str]:
-    """Return one line for each file or package that is named and not there."""
+def _faults(config: Config) -> list[str]:
+    """Return one line for each file or package that is named and not there, or no model file."""
     lines = []
     authorities = [
         (f"engine[{index}].tls_ca", engine.tls_ca)
@@ -133,11 +144,24 @@ def _missing(config: Config) -> list[str]:
             continue
         package = engine.path.removeprefix(PACKAGE_PREFIX)
         if package == engine.path:
-            if not Path(engine.path).is_file():
-                lines.append(f"engine[{index}].path: there is no file {engine.path}")
+            fault = _model_fault(Path(engine.path))
+            if fault:
+                lines.append(f"engine[{index}].path: {fault}")
             continue
         try:
             distribution(package)
         except PackageNotFoundError:
             lines.append(f"engine[{index}].path: the package {package} is not installed")
     return lines
+
+
+def _model_fault(path: Path) -> str:
+    """Return what is wrong with a model file by its first bytes, empty for a GGUF file."""
+    if not path.is_file():
+        return f"there is no file {path}"
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(GGUF_MAGIC))
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+    return "" if magic == GGUF_MAGIC else f"{path} is no GGUF file"

@@ -10,8 +10,8 @@ that `bedplate --help` stays fast. A command file `cli/NAME.py` has
 
 Every command takes `--json` (`options.JsonOption`) and then prints exactly one JSON document on
 stdout (`output.print_json`). Commands raise `BedplateError` and let it pass: here it becomes one
-message on stderr and exit status 2 where the user can mend it (configuration, arguments), else 1;
-with `--json` also `{"error": {"code", "message"}}` on stdout.
+message on stderr and exit status 2 where the user can mend it (configuration, arguments, a journal
+that is not there or in use), else 1; with `--json` also `{"error": {"code", "message"}}` on stdout.
 """
 
 from __future__ import annotations
@@ -27,7 +27,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from bedplate.errors import BedplateError, ConfigError, RequestError
+from bedplate.errors import (
+    BedplateError,
+    ConfigError,
+    JournalBusy,
+    JournalMissing,
+    RequestError,
+)
 
 COMMANDS = (
     "serve",
@@ -47,6 +53,7 @@ COMMANDS = (
 
 USER_ERROR = 2
 FAILURE = 1
+_USER_ERRORS = (ConfigError, RequestError, JournalMissing, JournalBusy)
 
 
 class Command(TyperCommand):
@@ -115,7 +122,7 @@ def report(error: BedplateError, *, as_json: bool) -> int:
     if as_json:
         print_json({"error": {"code": error.code, "message": error.message}})
     print_notice(f"bedplate: {error.message}")
-    return USER_ERROR if isinstance(error, ConfigError | RequestError) else FAILURE
+    return USER_ERROR if isinstance(error, _USER_ERRORS) else FAILURE
 
 
 def _plug_in(root: typer.Typer, name: str) -> None:

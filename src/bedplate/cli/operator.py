@@ -100,7 +100,7 @@ def call(operator: Operator, method: str, path: str) -> Any:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         detail = json.load(error).get("error", {}).get("message", error.reason)
-        raise ConfigError(f"The service answered {error.code}: {detail}") from error
+        raise ConfigError(str(detail)) from error
     except OSError as error:
         raise EngineLost(
             f"Nobody answers at {operator.url}: {error}. The service was ended without a drain, "

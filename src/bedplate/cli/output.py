@@ -48,6 +48,11 @@ def _short(path: Path) -> str:
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things in words: `1 card`, `2 cards`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def print_json(document: object) -> None:
     """Print one JSON document, indented, with its keys in the order given."""
     sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")

@@ -19,7 +19,7 @@ import uvloop
 from bedplate.cli import operator
 from bedplate.cli.logs import set_up_logs
 from bedplate.cli.options import ConfigOption, JsonOption
-from bedplate.cli.output import print_json, print_notice, print_text, program, progress
+from bedplate.cli.output import counted, print_json, print_notice, print_text, program, progress
 from bedplate.cli.serving import Stack, base_url, running
 from bedplate.config import Config, load
 from bedplate.engines.llamacpp.engine import LlamaCppEngine
@@ -67,8 +67,7 @@ def first_key(keys: KeyStore) -> str | None:
 
 def drain_notice(turns: int, drain_s: float) -> str:
     """Say what a drain waits for, and how to end it sooner."""
-    noun = "turn" if turns == 1 else "turns"
-    return f"draining {turns} {noun}, at most {drain_s:g} s; again to cut"
+    return f"draining {counted(turns, 'turn')}, at most {drain_s:g} s; again to cut"
 
 
 async def _serve(config: Config, *, as_json: bool) -> None:

@@ -89,7 +89,7 @@ def _print_cards(state: dict[str, Any]) -> None:
         (
             card["card"],
             card["model"],
-            "down" if not card["up"] else "draining" if card["draining"] else "up",
+            _card_state(card),
             f"{card['running']}/{card['running_max']}",
             f"{card['slots_held']}/{card['slots']}",
             f"{card['kv_used_tokens']:,}/{card['kv_total_tokens']:,}",
@@ -109,6 +109,14 @@ def _print_cards(state: dict[str, Any]) -> None:
     if pool["total_bytes"]:
         used, total = pool["used_bytes"] >> 20, pool["total_bytes"] >> 20
         print_text(f"pool: {used:,} of {total:,} MiB in {pool['entries']} entries\n")
+
+
+def _card_state(card: dict[str, Any]) -> str:
+    if not card["up"]:
+        return "down"
+    if not card["draining"]:
+        return "up"
+    return "draining" if card["running"] or card["slots_held"] else "out"
 
 
 def _print_sessions(shown: list[dict[str, Any]], now_ns: int) -> None:
@@ -139,10 +147,14 @@ def _print_sessions(shown: list[dict[str, Any]], now_ns: int) -> None:
 
 
 def _place(branch: dict[str, Any]) -> str:
-    """Say where a branch's KV is."""
+    """Say where a branch's KV is.
+
+    How much of it a card holds is known between turns only: a turn that runs changes it.
+    """
     places = []
     if branch["card"]:
-        places.append(f"{branch['card']} {branch['card_tokens']:,}")
+        tokens = f" {branch['card_tokens']:,}" if branch["card_tokens"] else ""
+        places.append(branch["card"] + tokens)
     if branch["pool_tokens"]:
         places.append(f"pool {branch['pool_tokens']:,}")
     return ", ".join(places) or "nowhere"

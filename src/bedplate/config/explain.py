@@ -77,6 +77,8 @@ def _line(detail: Mapping[str, Any], shown: str, root: type[Section]) -> str:
     message = message[:1].lower() + message[1:]
     if detail["type"] == "missing":
         message = "is missing"
+    elif detail["type"] == "tuple_type" and isinstance(detail["input"], dict):
+        message = f"there may be several: write [[{shown}]], with two brackets"
     elif detail["type"] in ("union_tag_not_found", "union_tag_invalid"):
         shown += ".kind"
         *others, last = [f'"{kind}"' for kind in _kinds(root)[detail["loc"][0]]]

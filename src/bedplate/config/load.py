@@ -50,8 +50,7 @@ def load(
         ConfigError: The file cannot be read, a key is unknown or a value is out of its range.
     """
     env = os.environ if environment is None else environment
-    if path is None and env.get("BEDPLATE_CONFIG"):
-        path = Path(env["BEDPLATE_CONFIG"])
+    path = config_file(path, env)
     raw: _Raw = {} if path is None else read_toml(path)
     source = NO_FILE if path is None else str(path)
     _put_default(raw, "service.data_dir", str(_data_dir(env)))
@@ -67,6 +66,21 @@ def load(
     folder = Path.cwd() if path is None else path.absolute().parent
     config = validated(Config, raw, Sources(source, frozenset(given)), folder=folder)
     return _resolve_keys(config, source=source, env=env) if secrets else config
+
+
+def config_file(
+    path: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Path | None:
+    """Return the file that `load` reads: the one named, else that of `BEDPLATE_CONFIG`, or none."""
+    env = os.environ if environment is None else environment
+    if path is None and env.get("BEDPLATE_CONFIG"):
+        return Path(env["BEDPLATE_CONFIG"])
+    return path
+
+
+def is_set(variable: str) -> bool:
+    """Tell whether the process's environment has a value for this variable."""
+    return bool(os.environ.get(variable))
 
 
 def pool_bytes_default(free_bytes: int) -> int:

@@ -118,6 +118,11 @@ def _group(state: State, group: Group) -> None:
 
 
 def _sessions(state: State) -> None:
+    for tenant in state.tenants.values():
+        own = [s for s in state.sessions.values() if s.tenant is tenant and not s.closing]
+        _require(len(own) == tenant.sessions, "INV-03", tenant.id)
+        resting = {s.id for s in own if s.open_turns == 0}
+        _require(resting == set(tenant.resting), "INV-03", tenant.id)
     for session in state.sessions.values():
         turns = sum(len(branch.turns) for branch in session.branches.values())
         _require(turns == session.open_turns, "INV-03", session.id)

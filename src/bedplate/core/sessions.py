@@ -16,6 +16,11 @@ def branch_for(state: State, event: TurnArrived, payer: Tenant, group: Group) ->
     """Return the branch that the call belongs to, opening session and branch as needed."""
     session = state.sessions.get(event.session)
     if session is None:
+        if crowded(state):
+            victim = evictable(state, payer)
+            assert victim is not None
+            close(state, victim, "evicted")
+        payer.sessions += 1
         session = Session(event.session, payer, group, state.now_ns)
         session.lane = event.lane
         state.sessions[session.id] = session
@@ -30,6 +35,23 @@ def branch_for(state: State, event: TurnArrived, payer: Tenant, group: Group) ->
         session.branches[branch.id] = branch
         _share(event, session, branch)
     return branch
+
+
+def crowded(state: State) -> bool:
+    """Tell whether one more session would be too many; those that are closing do not count."""
+    return len(state.sessions) - len(state.closing) >= state.policy.sessions_max
+
+
+def evictable(state: State, payer: Tenant) -> Session | None:
+    """Return the session that makes room for one of `payer`, None if none has to.
+
+    It is the longest idle one of the tenant that has the most, if that has more than the payer: so
+    one tenant cannot keep the others out by opening sessions. Cost: O(tenants).
+    """
+    most = max(state.tenants.values(), key=lambda tenant: tenant.sessions)
+    if most.sessions <= payer.sessions:
+        return None
+    return next(iter(most.resting.values()), None)
 
 
 def _share(event: TurnArrived, session: Session, branch: Branch) -> None:
@@ -75,6 +97,8 @@ def close(state: State, session: Session, reason: str) -> None:
     if session.closing:
         return
     session.closing = reason
+    session.tenant.sessions -= 1
+    session.tenant.resting.pop(session.id, None)
     admission.withdraw(state, session)
     for branch in list(session.branches.values()):
         for turn in list(branch.turns)[::-1]:

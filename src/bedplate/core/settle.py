@@ -88,6 +88,8 @@ def end_turn(state: State, turn: Turn, status: str, *, cached_tokens: int = 0) -
         watch_idle(state, session, session.expires_ns)
     if session.open_turns == 0:
         admission.rest(session)
+        if not session.closing:
+            session.tenant.resting[session.id] = session
     state.stir(branch.group)
     next_turn(state, branch)
 

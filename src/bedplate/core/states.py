@@ -64,6 +64,8 @@ class Tenant:
     """Counters and buckets of one tenant, full at first; levels are units × one minute in ns.
 
     `served` is the serial number of its latest start: who was served longest ago is next.
+    `sessions` counts those that are open and not closing, `resting` are those of them without a
+    turn, longest idle first.
     """
 
     __slots__ = (
@@ -74,8 +76,10 @@ class Tenant:
         "pool_dropping",
         "refilled_ns",
         "request_level",
+        "resting",
         "running",
         "served",
+        "sessions",
         "token_level",
         "waiting",
     )
@@ -87,6 +91,8 @@ class Tenant:
         self.running = 0
         self.waiting = [0, 0, 0]
         self.served = 0
+        self.sessions = 0
+        self.resting: dict[SessionId, Session] = {}
         self.pool_bytes = 0
         self.pool_dropping = 0
         self.refilled_ns = now_ns

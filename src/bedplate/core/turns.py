@@ -58,6 +58,7 @@ def arrived(state: State, event: TurnArrived) -> None:
     tenant.take(payer, turn)
     payer.waiting[turn.lane] += 1
     admission.wake(session)
+    payer.resting.pop(session.id, None)
     session.lane = event.lane
     session.open_turns += 1
     branch.turns.append(turn)
@@ -94,7 +95,7 @@ def _refusal(
         return ("context_length_exceeded", detail, 0)
     session = state.sessions.get(event.session)
     if session is None:
-        if len(state.sessions) >= state.policy.sessions_max:
+        if sessions.crowded(state) and sessions.evictable(state, payer) is None:
             return ("capacity", f"{state.policy.sessions_max} sessions are open", 30 * SECOND_NS)
     elif session.tenant is not payer or session.closing:
         return ("session_not_found", f"no session {event.session}", 0)

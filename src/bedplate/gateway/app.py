@@ -31,6 +31,9 @@ from bedplate.gateway.metrics import CLIENT_GONE, Metrics, runtime_families
 from bedplate.gateway.parts import Parts
 
 SERIAL_BYTES = 12
+CHAT = "/v1/chat/completions"
+OTHER_APIS = ("/v1/responses", "/v1/completions")
+"""OpenAI's other ways to ask for an answer, which clients may try."""
 
 Handler = Callable[[Exchange], Awaitable[None]]
 
@@ -64,7 +67,7 @@ class Gateway:
         """
         self.parts = parts
         chat = Route("chat", {"POST": ChatEndpoint(parts).post})
-        self._exact: dict[str, Route] = {"/v1/chat/completions": chat, **cold}
+        self._exact: dict[str, Route] = {CHAT: chat, **cold}
         self._trees = tuple(trees.items())
         self.idle = asyncio.Event()
         """Set once, while the gateway drains, when no request is open any more."""
@@ -122,7 +125,7 @@ class Gateway:
     async def _handle(self, exchange: Exchange, route: Route | None) -> None:
         exchange.read_headers()
         if route is None:
-            raise UnknownPath("There is no such endpoint. The API begins with /v1.")
+            raise UnknownPath(self._no_endpoint(exchange.path))
         method = exchange.scope["method"]
         handler = route.methods.get("GET" if method == "HEAD" else method)
         if handler is not None:
@@ -131,6 +134,15 @@ class Gateway:
             await exchange.respond(204, [(b"allow", ", ".join(route.allow).encode("ascii"))], b"")
         else:
             raise MethodNotAllowed(method[:16], exchange.path[:128], route.allow)
+
+    def _no_endpoint(self, path: str) -> str:
+        """Say what to call instead of a path that is no endpoint."""
+        if path in OTHER_APIS:
+            return f"{path} is not served; use {CHAT}."
+        if not f"{path}/".startswith("/v1/"):
+            return "There is no such endpoint. The API begins with /v1."
+        known = sorted(name for name in self._exact if name.startswith("/v1/") and name != STATE)
+        return f"There is no such endpoint. There are {', '.join(known)}."
 
     async def _fail(self, exchange: Exchange, error: BedplateError) -> None:
         """Tell the client: by status, or by the last event of a stream that is open already."""

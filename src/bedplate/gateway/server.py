@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import signal
 import socket
 from collections.abc import Callable, Generator
@@ -89,12 +90,11 @@ class GatewayServer:
         """
         try:
             self._server.config.load()
-            listener = _listen(self._host, self._port)
         except OSError as error:
             raise ConfigError(
-                f"Cannot listen on {self._host}:{self._port}: {error}. Check service.host, "
-                "service.port and the TLS files, or end what uses the port."
+                f"Cannot use the TLS files: {error}. Check service.tls_cert and service.tls_key."
             ) from error
+        listener = _listen(self._host, self._port)
         self.port = int(listener.getsockname()[1])
         self._serving = asyncio.create_task(
             self._server.serve(sockets=[listener]), name="gateway-http"
@@ -220,15 +220,27 @@ async def _last_bytes(gateway: Gateway, timeout_s: float) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a bound socket. Its protocol is named, or event loops leave TCP_NODELAY off."""
+    """Return a bound socket. Its protocol is named, or event loops leave TCP_NODELAY off.
+
+    Raises:
+        ConfigError: the address cannot be bound.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-    except OSError:
+    except OSError as error:
         listener.close()
-        raise
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"Another program listens on {host}:{port}: choose another port with --port or "
+                "service.port."
+            ) from error
+        raise ConfigError(
+            f"Cannot listen on {host}:{port}: {error.strerror}. Check service.host and "
+            "service.port."
+        ) from error
     return listener
 
 

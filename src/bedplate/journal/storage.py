@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bedplate.errors import ChainBroken, JournalError
+from bedplate.errors import ChainBroken, JournalError, JournalMissing
 from bedplate.journal.record import Content, Row
 
 DATABASE_FILE = "journal.sqlite"
@@ -122,11 +122,15 @@ class Storage:
         """Open for reading, beside a writer or without one, also on a read-only medium.
 
         Raises:
-            JournalError: there is no journal, or it cannot be opened.
+            JournalMissing: there is no journal.
+            JournalError: it cannot be opened.
         """
         path = folder / DATABASE_FILE
         if not path.is_file():
-            raise JournalError(f"there is no journal at {path}")
+            raise JournalMissing(
+                f"there is no journal at {path}: start `bedplate serve` once, or name the folder "
+                "with --data-dir or its configuration with --config"
+            )
         with _mapped(path):
             try:
                 return cls(path, _probed(f"{path.absolute().as_uri()}?mode=ro"))

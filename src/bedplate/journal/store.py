@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from bedplate.errors import ChainBroken, JournalError, Truncated
+from bedplate.errors import ChainBroken, JournalBusy, JournalError, Truncated
 from bedplate.journal import checkpoint as notes
 from bedplate.journal.checkpoint import Checkpoint
 from bedplate.journal.keys import KEY_FILE, PUBLIC_FILE, Signer, check_name
@@ -68,7 +68,8 @@ class Journal:
 
         Raises:
             ChainBroken, Truncated: the tail does not fit the newest checkpoint, or a file is gone.
-            JournalError: another process writes it; another origin; key or file unusable.
+            JournalBusy: another process writes it.
+            JournalError: another origin; key or file unusable.
 
         Cost: reads the records since the newest checkpoint.
         """
@@ -291,9 +292,8 @@ def _take_lock(path: Path) -> int:
     except BlockingIOError as error:
         owner = os.pread(descriptor, 32, 0).decode(errors="replace").partition(" ")[0] or "unknown"
         os.close(descriptor)
-        raise JournalError(
-            f"the journal in {path.parent} is being written by process {owner}; stop it first, or "
-            "use another data folder"
+        raise JournalBusy(
+            f"the journal in {path.parent} is being written by process {owner}; stop it first"
         ) from error
     return descriptor
 

@@ -57,15 +57,20 @@ class Issue(NamedTuple):
 class Report:
     """Result of a reconciliation.
 
-    `metered_tokens` sums all rows. `in_flight_turns` were open at the end of the journal.
+    `metered_tokens` sums all rows. `in_flight` are turns that were open at the end of the journal.
     """
 
     rows: int
     turns: int
     metered_tokens: int
-    in_flight_turns: int
+    in_flight: frozenset[str]
     issues: tuple[Issue, ...]
     cards: tuple[CardBalance, ...]
+
+    @property
+    def in_flight_turns(self) -> int:
+        """How many turns were open at the end of the journal."""
+        return len(self.in_flight)
 
     @property
     def unexplained_tokens(self) -> int:
@@ -158,20 +163,20 @@ class _Walk:
                 pass
 
     def report(self) -> Report:
-        in_flight = 0
+        in_flight: set[str] = set()
         for turn_id, turn in self._open.items():
             if turn.final:
                 tokens = _expected(turn, max(turn.ended, default=turn.attempt))
                 self._issue("missing", turn_id, tokens.used, "the turn ended and has no row")
             elif turn.attempt:
-                in_flight += 1
+                in_flight.add(turn_id)
                 most = _most(turn, self.cards, "").times(turn.attempt)
                 self.cards.elsewhere(turn_id, turn.model, turn.arrived_seq, most)
         return Report(
             rows=self.rows,
             turns=len(self._done),
             metered_tokens=self.metered_tokens,
-            in_flight_turns=in_flight,
+            in_flight=frozenset(in_flight),
             issues=tuple(self.issues),
             cards=self.cards.balances(),
         )

@@ -14,6 +14,7 @@ from bedplate.engines.base import Engine
 from bedplate.engines.llamacpp.engine import LlamaCppEngine
 from bedplate.engines.llamacpp.settings import Settings
 from bedplate.engines.openai import OpenAIEngine
+from bedplate.errors import JournalBusy
 from bedplate.journal import Journal
 from bedplate.pool import KvPool
 from bedplate.runtime.service import Service
@@ -27,11 +28,17 @@ def build_service(config: Config) -> Service:
 
     Raises:
         ConfigError: a section that cannot work.
-        JournalError: the journal is in use by another process, or does not verify at its end.
+        JournalBusy: another process serves this data folder.
+        JournalError: the journal does not verify at its end.
         PoolError: the pool's folder cannot be used.
     """
     config.service.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    journal = Journal.open(config.journal_dir, origin=f"bedplate/{config.service.cell}")
+    try:
+        journal = Journal.open(config.journal_dir, origin=f"bedplate/{config.service.cell}")
+    except JournalBusy as error:
+        raise JournalBusy(
+            f"{error.message}, or serve another folder with --data-dir or service.data_dir"
+        ) from error
     pool: KvPool | None = None
     try:
         pool = open_pool(config)

@@ -38,10 +38,12 @@ _MESSAGES = {
     errors.Draining.code: "the service is shutting down; send the call to another one",
     errors.LaneFull.code: "the queue of this tenant and lane is full; try again later",
     errors.QuotaExceeded.code: "a limit of this tenant is reached",
-    errors.ContextTooLong.code: "the prompt is longer than one card can hold",
+    errors.ContextTooLong.code: "the prompt is too long",
     errors.EngineLost.code: "the engine was lost while it served the call",
     errors.EngineTimeout.code: "the engine did not finish within the deadline of the call",
 }
+_ACTIONS = {errors.ContextTooLong.code: errors.ContextTooLong.action}
+_PARAMS = {errors.ContextTooLong.code: "messages"}
 _WAITED = re.compile(r"waited (\d+) s \((\w*)\)")
 """The core's word for a turn that waited as long as its lane allows, and for what."""
 
@@ -58,7 +60,7 @@ def error_of(reason: str, detail: str, *, retry_after_ns: int, refused: bool) ->
     if cls is None:
         base: type[BedplateError] = errors.CapacityError if refused else errors.EngineError
         return base(message, retry_after_s=retry_after_s, code=reason)
-    return cls(message, retry_after_s=retry_after_s)
+    return cls(message, param=_PARAMS.get(reason), retry_after_s=retry_after_s)
 
 
 def _message(reason: str, detail: str) -> str:
@@ -68,7 +70,9 @@ def _message(reason: str, detail: str) -> str:
         why = WHY_TEXT.get(why, why)
         return f"the turn waited {seconds} s, as long as its lane allows: {why}; try again later"
     message = _MESSAGES.get(reason, reason.replace("_", " "))
-    return f"{message}: {detail}" if detail else message
+    action = _ACTIONS.get(reason)
+    told = f"{message}: {detail}" if detail else message
+    return f"{told}; {action}" if action else told
 
 
 def status_of(finish_reason: str) -> str:

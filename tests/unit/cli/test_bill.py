@@ -129,13 +129,25 @@ def test_a_check_that_does_not_agree_says_which_and_fails(tmp_path: Path) -> Non
     result = invoke("--check", "--data-dir", str(other))
     assert result.exit_code == 1
     assert "double row of turn t-1" in result.stdout
-    assert (
-        "card-0 (life 1, up): counted less metered is +50 prompt; unexplained: 50" in result.stdout
-    )
+    told = "card-0 counted 50 prompt tokens more than are billed; unexplained: 50"
+    assert told in result.stdout
     assert result.stdout.rstrip().endswith("unexplained tokens: 782")
     as_json = invoke("--check", "--json", "--data-dir", str(other))
     assert as_json.exit_code == 1
     assert json.loads(as_json.stdout)["check"]["unexplained_tokens"] == 782
+
+
+def test_a_check_while_a_turn_runs_names_it(tmp_path: Path) -> None:
+    made = log()
+    made.arrived("t-run", prompt_tokens=900)
+    made.started("t-run")
+    made.report(2_110, 1_500, 97)
+    result = invoke("--check", "--data-dir", str(store(tmp_path / "other", made)))
+    assert result.exit_code == 0
+    lines = [line.strip() for line in result.stdout.splitlines()]
+    told = "card-0 counted 10 prompt tokens, 1 output token more than are billed"
+    assert f"{told}: turn t-run still runs" in lines
+    assert "1 turn still runs" in lines
 
 
 def test_amounts_keep_all_six_digits() -> None:

@@ -46,7 +46,8 @@ def invoke(*arguments: object) -> Result:
 def test_check_says_what_is_valid(file: Path) -> None:
     result = invoke("check", file)
     assert result.exit_code == 0
-    assert result.stdout.startswith("valid: 2 engine(s) with 3 card(s)")
+    assert result.stdout.startswith("valid: 2 engines with 3 cards, models ")
+    assert "1 tenant with limits of its own" in result.stdout
     document = json.loads(invoke("check", file, "--json").stdout)
     assert document == {
         "valid": True,
@@ -76,7 +77,18 @@ def test_check_finds_what_is_not_there(file: Path, text: str, expected: str) -> 
     file.write_text(text, encoding="utf-8")
     result = invoke("check", file)
     assert result.exit_code != 0
-    assert str(result.exception).startswith(expected)
+    assert str(result.exception).startswith(f"{file}: {expected}")
+
+
+def test_check_reads_the_first_bytes_of_a_model_file(file: Path) -> None:
+    model = file.parent / "a.gguf"
+    file.write_text("[[engine]]\nkind='llamacpp'\ncards=1\npath='a.gguf'", encoding="utf-8")
+    for data in (b"", b"GGM", b"PK\3\4 more"):
+        model.write_bytes(data)
+        error = invoke("check", file).exception
+        assert str(error) == f"{file}: engine[0].path: {model} is no GGUF file"
+    model.write_bytes(b"GGUF\3\0\0\0")
+    assert invoke("check", file).stdout.startswith("valid: 1 engine with 1 card, model gemma")
 
 
 def test_show_prints_a_file_that_loads_to_the_same_tree(file: Path, tmp_path: Path) -> None:
@@ -111,7 +123,10 @@ def test_the_file_goes_with_and_without_the_option(file: Path) -> None:
 def test_only_check_needs_the_secret(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TEST_ENGINE_KEY")
     assert "TEST_ENGINE_KEY is not set" in str(invoke("check", file).exception)
-    assert invoke("show", file).exit_code == 0
+    shown = invoke("show", file)
+    assert shown.exit_code == 0
+    assert "# api_key  (TEST_ENGINE_KEY is not set)" in shown.stdout
+    assert json.loads(invoke("show", file, "--json").stdout)["engine"][1]["api_key"] is None
 
 
 def test_show_takes_a_data_folder(file: Path, tmp_path: Path) -> None:

@@ -14,7 +14,14 @@ import typer
 from typer.testing import CliRunner
 
 from bedplate.cli import main as cli
-from bedplate.errors import BedplateError, ConfigError, JournalError, UnknownModel
+from bedplate.errors import (
+    BedplateError,
+    ConfigError,
+    JournalBusy,
+    JournalError,
+    JournalMissing,
+    UnknownModel,
+)
 from tools.repository import ROOT
 
 
@@ -74,6 +81,8 @@ def test_python_without_assertions_is_refused() -> None:
         (ConfigError("no port"), 2),
         (UnknownModel("no model m"), 2),
         (JournalError("no disk"), 1),
+        (JournalMissing("no journal"), 2),
+        (JournalBusy("in use"), 2),
         (BedplateError("odd"), 1),
     ],
 )
@@ -95,6 +104,30 @@ def test_an_error_of_a_command_ends_the_process_with_its_status(
     status, out, err = run_here(monkeypatch, capsys, "config", "check", "/none.toml")
     assert (status, out) == (2, "")
     assert err == "bedplate: /none.toml: cannot be read: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["bill"],
+        ["audit", "verify"],
+        ["audit", "checkpoint"],
+        ["audit", "proof", "0"],
+        ["audit", "erase", "--session", "s"],
+        ["replay"],
+    ],
+)
+def test_a_missing_journal_is_for_the_user_to_mend(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    command: list[str],
+) -> None:
+    monkeypatch.delenv("BEDPLATE_CONFIG", raising=False)
+    status, out, err = run_here(monkeypatch, capsys, *command, "--data-dir", str(tmp_path))
+    assert (status, out) == (2, "")
+    assert err.startswith(f"bedplate: there is no journal at {tmp_path}")
+    assert all(word in err for word in ("bedplate serve", "--data-dir", "--config"))
 
 
 def test_an_unknown_command_names_itself(

@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from bedplate.cli.sessions import _chosen, _print_cards, _print_sessions, never_up
+from bedplate.cli.sessions import (
+    _card_state,
+    _chosen,
+    _place,
+    _print_cards,
+    _print_sessions,
+    never_up,
+)
 
 
 def session(id_: str, name: str) -> dict[str, Any]:
@@ -53,3 +60,26 @@ def test_what_keeps_cards_from_being_up_is_told(capsys: pytest.CaptureFixture[st
         "card e-0 takes no connection: refused",
         "card e-1 does not answer",
     ]
+
+
+@pytest.mark.parametrize(
+    ("up", "draining", "running", "held", "state"),
+    [
+        (False, True, 0, 0, "down"),
+        (True, False, 0, 0, "up"),
+        (True, True, 1, 1, "draining"),
+        (True, True, 0, 1, "draining"),
+        (True, True, 0, 0, "out"),
+    ],
+)
+def test_a_drained_card_is_out_once_nothing_is_on_it(
+    up: bool, draining: bool, running: int, held: int, state: str
+) -> None:
+    card = {"up": up, "draining": draining, "running": running, "slots_held": held}
+    assert _card_state(card) == state
+
+
+def test_a_running_turn_shows_no_count_of_kv() -> None:
+    branch = {"card": "c-0", "card_tokens": 0, "pool_tokens": 0}
+    assert _place(branch) == "c-0"
+    assert _place({**branch, "card_tokens": 1_200, "pool_tokens": 9}) == "c-0 1,200, pool 9"

@@ -241,6 +241,12 @@ def test_a_bad_value_is_named_by_its_path(tmp_path: Path, text: str, path: str) 
     assert message(tmp_path, text).startswith(f"{path}: ")
 
 
+@pytest.mark.parametrize("key", ["engine", "tenant"])
+def test_one_bracket_where_two_belong_is_told(tmp_path: Path, key: str) -> None:
+    text = message(tmp_path, f"[{key}]\nid = 'a'")
+    assert text == f"{key}: there may be several: write [[{key}]], with two brackets"
+
+
 @pytest.mark.parametrize("value", [2**63 - 1, 2**63, 2**64, 10**30])
 def test_no_integer_is_without_a_bound(tmp_path: Path, value: int) -> None:
     """What the journal, a snapshot or a card cannot hold must not pass `config check`."""

@@ -8,7 +8,7 @@ import pytest
 
 from bedplate.core import actions as act
 from bedplate.core import events as ev
-from bedplate.core.ids import ModelId, TenantId, TurnId
+from bedplate.core.ids import ModelId, SessionId, TenantId, TurnId
 from bedplate.core.limits import TenantPolicy
 from bedplate.core.units import MINUTE_NS, SECOND_NS
 from tests.unit.core.steps import FREE, LANE, Steps
@@ -144,6 +144,26 @@ def test_limits_bind_a_tenant_that_was_never_seen() -> None:
         core.arrive(f"a{number}", tenant=TenantId("brand-new"))
         refused += len(core.said(act.Refuse))
     assert refused == 5
+
+
+def test_a_tenant_with_all_sessions_makes_room_for_another() -> None:
+    """The longest idle one of the tenant that has most goes; its turns that run never do."""
+    core = Steps(sessions_max=3)
+    core.card(slots=8, running_max=8)
+    many, other = TenantId("many"), TenantId("other")
+    for number in range(3):
+        core.arrive(f"a{number}", f"s{number}", tenant=many)
+    core.arrive("b", "new", tenant=other)
+    assert core.one(act.Refuse).reason == "capacity"  # every session has a turn
+    core.end("a1", kv_tokens=0)
+    core.end("a0", kv_tokens=0)
+    core.arrive("b2", "new", tenant=other)
+    assert core.one(act.SessionEnded) == act.SessionEnded(SessionId("s1"), "evicted")
+    assert core.said(act.Refuse) == []
+    core.arrive("a3", "s3", tenant=many)
+    assert core.one(act.Refuse).reason == "capacity"  # it has the most itself
+    core.arrive("a4", "s0", tenant=many)
+    assert core.said(act.Refuse) == []  # and may go on with what it has
 
 
 def test_sessions_are_bounded() -> None:

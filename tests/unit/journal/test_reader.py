@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bedplate.errors import ChainBroken, JournalError
+from bedplate.errors import ChainBroken, JournalMissing
 from bedplate.journal import Journal, Reader, tree
 from bedplate.journal import checkpoint as notes
 from bedplate.journal.storage import PAGE_ROWS
@@ -45,7 +45,7 @@ def test_kinds_are_filtered_in_order(tmp_path: Path, start: int) -> None:
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="there is no journal"):
+    with pytest.raises(JournalMissing, match="there is no journal"):
         Reader(tmp_path)
     assert list(tmp_path.iterdir()) == [], "a reader makes nothing"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bedplate.errors import ChainBroken, JournalError, Truncated
+from bedplate.errors import ChainBroken, JournalBusy, JournalError, Truncated
 from bedplate.journal import Content, Journal, Reader, Record, content_hash, verify
 from bedplate.journal import checkpoint as notes
 from bedplate.journal.keys import KEY_FILE, Signer
@@ -58,7 +58,7 @@ def test_folder_and_files_are_private(tmp_path: Path) -> None:
 def test_a_second_writer_is_refused_and_may_follow(tmp_path: Path) -> None:
     with (
         Journal.open(tmp_path, origin=ORIGIN),
-        pytest.raises(JournalError, match="is being written by process"),
+        pytest.raises(JournalBusy, match=r"is being written by process \d+; stop it first$"),
     ):
         Journal.open(tmp_path, origin=ORIGIN)
     Journal.open(tmp_path, origin=ORIGIN).close()

@@ -144,7 +144,14 @@ def test_codes_of_the_core_become_errors(
     error = error_of(reason, "why", retry_after_ns=1_500_000_000, refused=refused)
     assert type(error) is cls
     assert (error.code, error.http_status, error.retry_after_s) == (reason, status, 1.5)
-    assert error.message.endswith(": why")
+    assert ": why" in error.message
+
+
+def test_a_prompt_too_long_names_field_and_remedy() -> None:
+    error = error_of("context_length_exceeded", "it has 9", retry_after_ns=0, refused=True)
+    assert error.param == "messages"
+    assert error.message.startswith("the prompt is too long: it has 9; shorten it, or raise kv_")
+    assert error_of("lane_full", "", retry_after_ns=0, refused=True).param is None
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ class Room:
         if known_tokens + least > self.tokens:
             raise ContextTooLong(
                 f"the prompt has more than {known_tokens + least - 1} tokens, one session may hold "
-                f"{self.tokens}",
+                f"{self.tokens}; {ContextTooLong.action}",
                 param="messages",
             )
 
