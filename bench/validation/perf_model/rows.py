@@ -12,8 +12,6 @@ that are not word for word stand here, and apply to every row:
 - "see case" and "see file" are followed: what those files say stands in `cases.toml`.
 - a rate over "one replica of N" is divided by N; concurrency is then rate × time (Little).
 - TTFT is what a client saw over HTTP, but for studies that time inside the engine (`INSIDE`).
-- one measurement that the table's README tells and the table lacks is added (`more` in
-  `cases.toml`).
 - a row that repeats another's model, load and results counts once.
 """
 
@@ -65,7 +63,7 @@ BASES = {
 
 INSIDE = ("microsoft/apex_plus", "inference-sim/sim-to-real", "Ascend/msmodeling")
 """Sources of studies whose first token is timed by the engine, not by a client."""
-BUILDS = {"microsoft/apex_plus": "vllm-2024", "Ascend/msmodeling": "ascend-graph"}
+BUILDS = {"microsoft/apex_plus": "vllm-2024"}
 """Engines by source, where the source is of a build of its own."""
 CASES = Path(__file__).with_name("cases.toml")
 
@@ -108,7 +106,6 @@ def read(path: Path) -> tuple[list[Row], dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as file:
         raw = list(csv.DictReader(file))
     cases = tomllib.loads(CASES.read_text(encoding="utf-8"))
-    raw += [dict.fromkeys(raw[0], "") | line for line in cases.pop("more")]
     conflicting = _conflicting(raw)
     seen: set[tuple[object, ...]] = set()
     for line in raw:
@@ -327,14 +324,16 @@ def _load(line: dict[str, str], case: dict[str, Any], dp: int) -> tuple[float, f
 def _engine(line: dict[str, str]) -> str:
     """Return the engine; sources that ran another build of one are engines of their own.
 
-    APEX+ measured the vLLM of 2024. The baselines of msModeling are of an undocumented engine that
-    runs a step as one graph.
+    APEX+ measured the vLLM of 2024. Rows of vLLM-Ascend are of runs whose files let a decode step
+    run as one graph; msModeling, which does not say what its baselines ran, compiles too.
     """
     name = line["engine"].lower()
     for source, engine in BUILDS.items():
         if source in line["source"]:
             return engine
-    for known in ("vllm-ascend", "sglang", "vllm"):
+    if "vllm-ascend" in name:
+        return "vllm-ascend-graph"
+    for known in ("sglang", "vllm"):
         if known in name:
             return known
     if "trtllm" in name or "tensorrt" in name:

@@ -49,7 +49,7 @@ def estimate_command(
     cached: Annotated[int, typer.Option(help="Tokens of the prompt that are in KV already.")] = 0,
     chunk: Annotated[int, typer.Option(help="Prompt tokens a step; 0 for all at once.")] = 0,
     engine: Annotated[
-        str, typer.Option(help="vllm, sglang, trtllm, vllm-ascend. Default: by the card.")
+        str, typer.Option(help="vllm, sglang, trtllm, vllm-ascend, ... Default: by the card.")
     ] = "",
     plain: Annotated[
         bool, typer.Option("--plain", help="The bare roofline, without fitted constants.")

@@ -32,9 +32,11 @@ class Constants:
 
     `memory` and `compute` are shares of the peak by width of weights. Times are in ns: `mixer`,
     `latent`, `linear`, `dense`, `experts` a layer of that kind, `step` a step, `sequence` a
-    decoding sequence, `reduce` an all-reduce in one shot. `communication` scales collectives.
-    `interference` says how much of the work on others' prompts a token waits for, `queue` how much
-    of it the first token does, which also pays `begin` (see `perf.load`).
+    decoding sequence, `reduce` an all-reduce in one shot. `host` is what a host takes that starts
+    kernels one by one, for a mixer or for what follows it; 0 where a step runs as one graph.
+    `communication` scales collectives. `interference` says how much of the work on others' prompts
+    a token waits for, `queue` how much of it the first token does, which also pays `begin` (see
+    `perf.load`).
     """
 
     evidence: str
@@ -54,6 +56,7 @@ class Constants:
     communication: float = 1.0
     interference: float = 1.0
     reduce: float = 0.0
+    host: float = 0.0
     begin: float = 0.0
     queue: float = 0.0
 

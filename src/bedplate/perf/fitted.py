@@ -49,8 +49,10 @@ def engines() -> tuple[str, ...]:
 
 
 def default_engine(card: Hardware) -> str:
-    """Return the engine that is assumed where none is named."""
-    return "vllm-ascend" if card.vendor == "Huawei" else "vllm"
+    """Return the engine that is assumed where none is named: what such cards were measured with."""
+    if card.vendor != "Huawei":
+        return "vllm"
+    return "vllm-ascend" if card.family == "ascend-a2" else "vllm-ascend-graph"
 
 
 def constants(card: Hardware, engine: str) -> Constants:
@@ -88,7 +90,10 @@ def combine(
     *,
     evidence: str,
 ) -> Constants:
-    """Return the constants that a base and factors on it make; a missing factor is 1."""
+    """Return the constants that a base and factors on it make; a missing factor is 1.
+
+    `host` of an engine is no factor but a time in ns.
+    """
 
     def efficiency(name: str, factor: str) -> float:
         return min(EFFICIENCY_MAX, base[name] * family.get(factor, 1.0))
@@ -109,6 +114,7 @@ def combine(
         attention=efficiency("attention", "compute"),
         expert_memory=base["expert_memory"],
         expert_compute=base["expert_compute"],
+        host=engine.get("host", 0.0),
         **{name: base[name] * launch for name in LAUNCHES},
         **scaled,
     )

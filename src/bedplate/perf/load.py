@@ -24,7 +24,7 @@ MEMORY_SHARE = 0.95
 """Of a card's memory, what engines use for weights and KV."""
 BUSY_MAX = 0.95
 """Most of its time that the model lets an engine spend on prompts before it queues without end."""
-ROUNDS = 20
+ROUNDS = 60
 """Most rounds that the search for a steady state takes."""
 TOLERANCE = 1e-9
 
@@ -113,7 +113,7 @@ def _open(time: StepTime, load: Load, most: float) -> Latency:
         step, _, _, prompts = at(running)
         return min(most, max(1.0, per_ns * load.output_tokens * (step.total + prompts)))
 
-    running = _fixed_point(wanted)
+    running = _meeting(wanted, most)
     step, added, prefill, prompts = at(running)
     busy = min(BUSY_MAX, per_ns * added)
     wait = c.begin + step.total / 2 + busy / (2 * (1 - busy)) * added
@@ -122,17 +122,27 @@ def _open(time: StepTime, load: Load, most: float) -> Latency:
     )
 
 
-def _fixed_point(wanted: Callable[[float], float]) -> float:
-    """Return where a growing, nearly straight function meets its argument, from 1 (Aitken)."""
-    value = 1.0
+def _meeting(wanted: Callable[[float], float], most: float) -> float:
+    """Return where a growing function of 1 to most, with values there, meets its argument.
+
+    False position, with the weight of an end halved that stays (Illinois).
+    """
+    low, high = 1.0, most
+    above, below = wanted(low) - low, wanted(high) - high
+    if above <= 0:
+        return low
+    if below >= 0:
+        return high
     for _ in range(ROUNDS):
-        first = wanted(value)
-        second = wanted(first)
-        bend = second - 2 * first + value
-        if abs(second - first) <= TOLERANCE * second or not bend:
-            return second
-        value = max(1.0, value - (first - value) ** 2 / bend)
-    return value
+        value = high - below * (high - low) / (below - above)
+        gap = wanted(value) - value
+        if abs(gap) <= TOLERANCE * value:
+            return value
+        if gap > 0:
+            low, above, below = value, gap, below / 2
+        else:
+            high, below, above = value, gap, above / 2
+    return (low + high) / 2
 
 
 def _at(time: StepTime, load: Load, running: float) -> tuple[Parts, float, float]:

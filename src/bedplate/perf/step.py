@@ -10,6 +10,7 @@ tp × pp cards. Its time is
 with memory = bytes ÷ (bandwidth × efficiency) and compute = operations ÷ (peak × efficiency). A
 mixture of E experts, of which a token takes k, reads E × (1 − (1 − k/E)^T) of them for T tokens.
 Efficiencies and launch costs are fitted constants (`perf.fitted`); all else comes from shapes.
+A host that starts kernels one by one sets a floor: launch is then what is left of that floor.
 
 Parallelism. tp divides matrices, heads and, up to the number of KV heads, KV; latent KV is not
 divided. pp divides layers: a batch goes through as pp parts, so that each token waits for all
@@ -180,6 +181,7 @@ class StepTime:
         self._expert_ns = experts * bits / (read * c.expert_memory)
         self._expert_work = 2.0 * experts
         self._launch_ns = c.launch_ns(model) / d.pp
+        self._host_ns = c.host * _kernel_groups(model) / d.pp
         self._prepare_attention()
 
     def _prepare_attention(self) -> None:
@@ -249,7 +251,10 @@ class StepTime:
                 memory += read_ns
             else:
                 compute += work_ns
-        return Parts(launch, memory * drafts, compute * drafts, self._communication(tokens))
+        talk = self._communication(tokens)
+        rest = (memory + compute) * drafts + talk
+        launch = max(launch, self._host_ns * drafts - rest)
+        return Parts(launch, memory * drafts, compute * drafts, talk)
 
     def _experts(self, tokens: float) -> tuple[float, float]:
         moe = self.deployment.model.moe
@@ -289,7 +294,7 @@ class StepTime:
         if self._network is None:
             return 0.0
         size = tokens * model.hidden * ACTIVATION_BYTES
-        layers = model.mixer_layers + model.dense_layers + model.moe_layers
+        layers = _kernel_groups(model)
         total = 0.0
         if d.tp > 1:
             total += layers / d.pp * self._reduce(self._network, size)
@@ -307,6 +312,11 @@ class StepTime:
         if not link or d.tp > min(ONE_SHOT_CARDS, d.card.link_cards or 1):
             return collective
         return min(collective, c.reduce + (d.tp - 1) * size / link * NS)
+
+
+def _kernel_groups(model: ModelShape) -> int:
+    """Return how many times a step starts a mixer or what follows it; each ends in a reduction."""
+    return model.mixer_layers + model.dense_layers + model.moe_layers
 
 
 def _crowding(active: float, experts: int, ep: int) -> float:

@@ -55,7 +55,7 @@ def test_an_unknown_host_link_is_named() -> None:
 
 
 def test_what_does_not_fit_is_refused_with_what_to_do() -> None:
-    with pytest.raises(InvalidRequest, match="does not fit 1 H100 SXM.*more cards"):
+    with pytest.raises(InvalidRequest, match=r"does not fit 1 H100 SXM.*more cards"):
         catalog_profile("Llama-3.1-70B", "H100", precision="fp16")
 
 

@@ -81,6 +81,20 @@ def test_a_rate_holds_as_many_sessions_as_arrive_while_one_runs() -> None:
     assert busy.tpot > idle.tpot
 
 
+def test_a_rate_that_is_too_much_runs_as_many_as_fit() -> None:
+    time = time_of(memory_gb=20)
+    load = Load(3000, 1000, rate=50)
+    assert latency(time, load).running == room(time, load)
+
+
+def test_experts_that_each_new_session_wakes_are_found_at_a_rate() -> None:
+    card, form = find_hardware("H100"), find_precision("fp8")
+    time = StepTime(Deployment(find_model("Llama-4-Scout"), card, form, 1, tp=2), PLAIN)
+    found = latency(time, Load(566, 247, rate=10))
+    assert found.running == pytest.approx(10e-9 * 247 * found.tpot, rel=1e-6)
+    assert found.running > 10
+
+
 def test_more_cards_are_faster_and_hold_more() -> None:
     load = Load(1000, 100, concurrency=32)
     one, four = latency(time_of(), load), latency(time_of(tp=4), load)

@@ -185,6 +185,15 @@ def test_drafted_tokens_pass_the_matrices_but_read_kv_once() -> None:
     assert one.total < four.total < one.total * 1.1
 
 
+def test_a_host_that_starts_kernels_one_by_one_sets_a_floor() -> None:
+    slow = dataclasses.replace(PLAIN, host=400e3, mixer=10e3)
+    time = StepTime(deployment("Qwen3-32B", on=card(tb_per_s=8)), slow)
+    few, many = time.step(Batch(1, 100)), time.step(Batch(1024, 8000))
+    assert few.total == 64 * 2 * 400e3
+    assert many.launch == 64 * 10e3
+    assert many.total > few.total
+
+
 def test_unknown_values_of_the_card_are_named() -> None:
     with pytest.raises(InvalidRequest, match="memory_bytes_per_s of Ascend 910B1"):
         StepTime(deployment("Qwen3-8B", on=find_hardware("910B1")), PLAIN)
@@ -198,10 +207,10 @@ def test_unknown_values_of_the_card_are_named() -> None:
 )
 def test_a_division_that_cannot_be_is_refused(degrees: dict[str, int], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
-        deployment("Llama-3.1-70B", **degrees)
+        deployment("Llama-3.1-70B", "fp16", None, **degrees)
 
 
 def test_an_unknown_precision_lists_those_there_are() -> None:
-    with pytest.raises(InvalidRequest, match="fp3.*fp64"):
+    with pytest.raises(InvalidRequest, match=r"fp3.*fp64"):
         find_precision("fp3")
     assert find_precision("NVFP4") is find_precision("fp4")
