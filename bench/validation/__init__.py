@@ -1,1 +1,1 @@
-"""What the models of `perf/` are fitted to and held against: one table a claim, one command each."""
+"""What the models of `perf/` are fitted to and held against: a table a claim, one command each."""

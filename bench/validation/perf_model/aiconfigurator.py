@@ -39,7 +39,14 @@ MODELS = {
     "Qwen3-32B": "Qwen/Qwen3-32B",
     "Qwen3.5-397B-A17B": "Qwen/Qwen3.5-397B-A17B",
 }
-FORMATS = {"fp8": "fp8", "fp4": "nvfp4", "int4": "int4_wo", "bf16": "bfloat16", "fp16": "bfloat16"}
+FORMATS = {
+    "fp8": (("fp8", "fp8_block"), ("fp8_block", "fp8_block"), ("fp8", "fp8")),
+    "fp4": (("nvfp4", "nvfp4"),),
+    "int4": (("int4_wo", "int4_wo"), ("bfloat16", "int4_wo")),
+    "bf16": (("bfloat16", "bfloat16"),),
+    "fp16": (("bfloat16", "bfloat16"),),
+}
+"""Its words for matrices and experts, in the order in which it is asked until it answers."""
 PROGRAM = """\
 import json, sys
 from contextlib import redirect_stdout
@@ -48,12 +55,14 @@ from aiconfigurator.cli.api import cli_estimate
 out = sys.stdout
 for line in sys.stdin:
     asked = json.loads(line)
-    try:
-        with redirect_stdout(sys.stderr):
-            said = cli_estimate(mode="agg", **asked["arguments"])
-        answer = {"id": asked["id"], "ttft": said.ttft, "tpot": said.tpot}
-    except Exception as error:
-        answer = {"id": asked["id"], "error": f"{type(error).__name__}: {error}"[:300]}
+    for arguments in asked["ways"]:
+        try:
+            with redirect_stdout(sys.stderr):
+                said = cli_estimate(mode="agg", **arguments)
+            answer = {"id": asked["id"], "ttft": said.ttft, "tpot": said.tpot}
+            break
+        except Exception as error:
+            answer = {"id": asked["id"], "error": f"{type(error).__name__}: {error}"[:300]}
     out.write(json.dumps(answer) + "\\n")
     out.flush()
 """
@@ -67,9 +76,7 @@ def ask(cache: Path, rows: Sequence[Row], most: int) -> tuple[list[Said], float]
     """
     asked = _spread(rows, most)
     python = peer_environment(cache, "aiconfigurator", VERSION) / "bin" / "python"
-    lines = "".join(
-        json.dumps({"id": row.id, "arguments": _arguments(row)}) + "\n" for row in asked
-    )
+    lines = "".join(json.dumps({"id": row.id, "ways": _ways(row)}) + "\n" for row in asked)
     began = time.monotonic()
     answers = _answers(python, lines)
     seconds = time.monotonic() - began
@@ -118,11 +125,11 @@ def _spread(rows: Sequence[Row], most: int) -> list[Row]:
     return able[::step][:most]
 
 
-def _arguments(row: Row) -> dict[str, object]:
+def _ways(row: Row) -> list[dict[str, object]]:
+    """Return the arguments of a row, one set for each way to name its formats."""
     d = row.deployment
-    form = FORMATS[d.precision.name]
     moe = d.model.moe is not None
-    return {
+    common: dict[str, object] = {
         "model_path": MODELS[d.model.name],
         "system_name": SYSTEMS[d.card.name],
         "backend_name": row.engine,
@@ -134,9 +141,13 @@ def _arguments(row: Row) -> dict[str, object]:
         "attention_dp_size": d.dp,
         "moe_tp_size": d.tp * d.dp // d.ep if moe else 1,
         "moe_ep_size": d.ep if moe else 1,
-        "gemm_quant_mode": form,
-        "moe_quant_mode": form if moe else None,
     }
+    ways = []
+    for matrices, experts in FORMATS[d.precision.name]:
+        way = {**common, "gemm_quant_mode": matrices, "moe_quant_mode": experts if moe else None}
+        if way not in ways:
+            ways.append(way)
+    return ways
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from bench.validation.perf_model.table import KINDS
 
 QUICK_MODELS = 7
 """Models left out with `--quick`: those with the most rows, Ascend among them."""
-PEER_ROWS = 24
+PEER_ROWS, PEER_ROWS_QUICK = 24, 3
 CLAIMED = {
     "perf_tpot_mean": ("TPOT", "mean"),
     "perf_tpot_median": ("TPOT", "median"),
@@ -38,11 +38,8 @@ def measure_errors(run: Run) -> Mapping[str, Measured]:
     """Fit without each model in turn and hold what is said against what was measured."""
     run.say("perf-model: fitting without each model in turn, minutes")
     outcome = validate(models=QUICK_MODELS if run.quick else ALL_MODELS)
-    rows = [
-        row
-        for row in outcome.rows
-        if any(one.row is row or one.row.id == row.id for one in outcome.held)
-    ]
+    held_ids = {one.row.id for one in outcome.held}
+    rows = [row for row in outcome.rows if row.id in held_ids]
     _tell(run, outcome)
     peer = _peer(run, outcome) if run.peers else []
     found: dict[str, Measured] = {}
@@ -87,9 +84,10 @@ def _tell(run: Run, outcome: Outcome) -> None:
 
 def _peer(run: Run, outcome: Outcome) -> list[Said]:
     """Ask aiconfigurator for some rows; it is left out, named, where it cannot be installed."""
-    run.say(f"perf-model: aiconfigurator {VERSION} on {PEER_ROWS} rows, minutes")
+    most = PEER_ROWS_QUICK if run.quick else PEER_ROWS
+    run.say(f"perf-model: aiconfigurator {VERSION} on {most} rows, minutes")
     try:
-        said, seconds = ask(run.cache, outcome.rows, PEER_ROWS)
+        said, seconds = ask(run.cache, outcome.rows, most)
     except BenchError as reason:
         run.figure("aiconfigurator", f"left out: {reason}")
         return []

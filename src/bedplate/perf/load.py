@@ -33,7 +33,8 @@ class Load(NamedTuple):
     """Sessions of one replica: lengths in tokens, and a concurrency or a rate (requests/s).
 
     `cached` tokens of the prompt are already in KV; `chunk` is how many tokens a step takes of a
-    prompt, 0 for all at once.
+    prompt, 0 for all at once. With 0 output tokens at a concurrency, sessions of this context only
+    decode: no prompt joins them.
     """
 
     input_tokens: float
@@ -90,7 +91,9 @@ def _closed(time: StepTime, load: Load, sessions: float, most: float) -> Latency
     running = min(sessions, most)
     step, added, prefill = _at(time, load, running)
     others = max(0.0, running - 1)
-    prompts = c.interference * others / max(load.output_tokens, 1) * added
+    prompts = 0.0
+    if load.output_tokens:
+        prompts = c.interference * others / load.output_tokens * added
     tpot = step.total + prompts
     wait = c.begin + c.queue * others * added
     if sessions > running:

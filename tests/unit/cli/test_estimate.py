@@ -29,6 +29,7 @@ def test_the_json_has_times_parts_and_what_they_rest_on() -> None:
     assert found["cards"] == 8
     assert found["input_tokens"] == 8192
     assert found["output_tokens"] == 0
+    assert found["tpot_ms"] == found["step_ms"] < 30
     parts = found["parts"]
     assert found["step_ms"] == pytest.approx(sum(parts["step"].values()), abs=1e-3)
     assert found["ttft_ms"] == pytest.approx(sum(parts["ttft"].values()), abs=1e-3)
