@@ -1,9 +1,9 @@
 """How true the twin is to the embedded base: the same load live, live again, and in the twin.
 
-The card profile comes from `bedplate calibrate`. Then agents from two traces, at two rates each,
-and once with a card that is pulled out in the middle, are played over HTTP against two real cards.
-The journal of each play is run again in the twin. Each load is played twice: what two live plays
-differ by is no error of the twin.
+The card profile comes from `bedplate calibrate`. Then agents from two traces, at two rates, and once
+with a card that is pulled out in the middle, are played over HTTP against two real cards. The
+journal of each play is run again in the twin. Each load is played twice: what two live plays differ
+by is no error of the twin.
 """
 
 from __future__ import annotations
@@ -57,11 +57,9 @@ class Case(NamedTuple):
 LMCACHE = ("lmcache-agent-trace", "dev")
 CLAUDE = ("claude-code-traces", "dev")
 CASES = (
-    Case("LMCache agents, calm", LMCACHE, 0.15, 0.06, 1.3),
-    Case("LMCache agents, busy", LMCACHE, 0.15, 0.06, 2.2),
-    Case("Claude Code, calm", CLAUDE, 0.004, 0.05, 1.3),
-    Case("Claude Code, busy", CLAUDE, 0.004, 0.05, 2.2),
-    Case("LMCache agents, a card pulled", LMCACHE, 0.15, 0.06, 1.6, pulled=True),
+    Case("LMCache agents, calm", LMCACHE, 0.15, 0.06, 1.6),
+    Case("Claude Code, busy", CLAUDE, 0.004, 0.05, 2.6),
+    Case("LMCache agents, a card pulled", LMCACHE, 0.15, 0.06, 2.0, pulled=True),
 )
 TURNS_MAX = 5
 """Sessions are cut to so many turns, so that a play ends in minutes."""
