@@ -1,9 +1,10 @@
 """How true the twin is to the embedded base: the same load live, live again, and in the twin.
 
-The card profile comes from `bedplate calibrate`. Then agents from two traces, at two rates, and
-once with a card that is pulled out in the middle, are played over HTTP against two real cards. The
-journal of each play is run again in the twin. Each load is played twice: what two live plays differ
-by is no error of the twin.
+The card profile comes from `bedplate calibrate`, its two scales from the journal of one load
+(`twin.refine`). Then other loads, agents from two traces at two rates, and one with a card that is
+pulled out in the middle, are played over HTTP against two real cards. The journal of each play is
+run again in the twin. Each load is played twice: what two live plays differ by is no error of the
+twin.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from bedplate.perf import profile_file
 from bedplate.twin import against
 from bedplate.twin.against_journal import Recording, live_outcome, read_recording
 from bedplate.twin.outcome import Outcome
+from bedplate.twin.refine import refine
 from bedplate.twin.run import simulate
 from bedplate.twin.workload import transform
 from bedplate.twin.workload.form import Workload
@@ -53,17 +55,19 @@ class Case(NamedTuple):
     answers: float
     per_s: float
     pulled: bool = False
+    seed: int = 1
 
 
 LMCACHE = ("lmcache-agent-trace", "dev")
 CLAUDE = ("claude-code-traces", "dev")
+CALIBRATION = Case("calibration", LMCACHE, 0.08, 0.03, 1.2, seed=7)
 CASES = (
-    Case("LMCache agents, calm", LMCACHE, 0.08, 0.03, 1.3),
-    Case("Claude Code, busy", CLAUDE, 0.0015, 0.02, 1.6),
+    Case("LMCache agents, busy", LMCACHE, 0.08, 0.03, 1.6),
+    Case("Claude Code", CLAUDE, 0.0015, 0.02, 1.3),
     Case("LMCache agents, a card pulled", LMCACHE, 0.08, 0.03, 1.3, pulled=True),
 )
 """Loads of half to three quarters of what the cards can do: nearer to it, and two live plays of one
-load differ by more than a simulation may."""
+load differ by more than a simulation may. `seed` draws the sessions and their starts."""
 TURNS_MAX = 5
 """Sessions are cut to so many turns, so that a play ends in minutes."""
 
@@ -79,7 +83,7 @@ class Measures(NamedTuple):
 
 def measure(run: Run) -> Mapping[str, Measured]:
     """Calibrate, then play and simulate every case."""
-    profile = _calibrated(run)
+    profile = _refined(run, _calibrated(run))
     worst = dict.fromkeys(BOUNDS, 0.0)
     cases = CASES[:1] if run.quick else CASES
     table: list[Json] = []
@@ -103,11 +107,11 @@ def workload_of(run: Run, case: Case) -> Workload:
     found = read_workload(trace(*case.source))
     alone = tuple(s._replace(turns=s.turns[:TURNS_MAX], spawn=None) for s in found.sessions)
     count = 40 if run.quick else SESSIONS
-    workload = transform.repeat(found._replace(sessions=alone), count, seed=1)
+    workload = transform.repeat(found._replace(sessions=alone), count, seed=case.seed)
     answers = case.answers / case.tokens
     shrunk = transform.scale_tokens(_answers_scaled(workload, answers), case.tokens)
     workload = transform.clamp_tokens(shrunk, CONTEXT_TOKENS)
-    return transform.restart(transform.clamp_gaps(workload, GAP_S), case.per_s, seed=1)
+    return transform.restart(transform.clamp_gaps(workload, GAP_S), case.per_s, seed=case.seed)
 
 
 def _answers_scaled(workload: Workload, factor: float) -> Workload:
@@ -143,6 +147,19 @@ def _calibrated(run: Run) -> Path:
     run.config["profile"] = path.read_text(encoding="utf-8")
     run.figure("calibration", f"{found.calibration}; held out: {found.errors}")
     return path
+
+
+def _refined(run: Run, path: Path) -> Path:
+    """Return the profile scaled to one load, played live; no case is of that load."""
+    journal = _play(run, CALIBRATION, workload_of(run, CALIBRATION), 1)
+    found = profile_file.read(path)
+    assert found.calibration is not None
+    assert found.errors is not None
+    profile = refine(found.profile, journal)
+    refined = run.scratch / "refined.toml"
+    profile_file.dump(profile, refined, calibration=found.calibration, errors=found.errors)
+    run.figure("profile after the calibration load", str(profile.step))
+    return refined
 
 
 def _case(run: Run, case: Case, profile: Path) -> dict[str, Json]:

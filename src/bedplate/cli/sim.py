@@ -47,15 +47,24 @@ def sim(
         str | None,
         typer.Option(help="With --against: the cards' profile, a file or a built-in's name."),
     ] = None,
+    refine: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.toml",
+            help="With --against and --profile: write the profile scaled to the recorded run.",
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Simulate a scenario in virtual time, or compare the simulation with a recorded run."""
     if against is not None:
         given = {"SCENARIO": scenario, "--trace": trace, "--plot": plot, "--speed": speed or None}
         _refuse_beside("--against", given)
+        if refine is not None:
+            profile = _refine(against, profile, refine)
         _compare(against, profile=profile, seed=seed, json=json)
         return
-    _refuse_beside("SCENARIO", {"--profile": profile})
+    _refuse_beside("SCENARIO", {"--profile": profile, "--refine": refine})
     if scenario is None:
         from bedplate.twin.scenario import built_in_scenarios
 
@@ -123,6 +132,20 @@ def _compare(journal: Path, *, profile: str | None, seed: int | None, json: bool
         print_json(found.document())
     else:
         print_comparison(found)
+
+
+def _refine(journal: Path, profile: str | None, out: Path) -> str:
+    """Write the refined profile; return the file's name."""
+    from bedplate.perf import profile_file
+    from bedplate.twin.refine import refine
+    from bedplate.twin.scenario import find_profile
+
+    if profile is None:
+        raise InvalidRequest("--refine needs --profile: the profile to scale")
+    refined = refine(find_profile(profile, Path()), journal)
+    profile_file.dump(refined, out)
+    print_notice(f"profile written to {out}")
+    return str(out)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bedplate.core.events import CardUp
+from bedplate.core.limits import Policy
 from bedplate.errors import ConfigError
 from bedplate.perf import profile_file
 from bedplate.perf.profile import CardProfile
@@ -129,15 +130,20 @@ def recorded_site(found: Recording, profile: str | None, *, name: str) -> Site:
     for card, up in found.cards.items():
         if up.model not in timed:
             timed[up.model] = _profile_for(up.model, profile)
-        cards.append(CardSpec(card, up.partition, _as_recorded(timed[up.model], up)))
-    size = found.policy.pool_bytes_max
+        cards.append(CardSpec(card, up.partition, as_recorded(timed[up.model], up)))
     return Site(
         name=name,
         cards=tuple(cards),
         policy=found.policy,
-        pool=PoolSpec(size, _UNSHARED_BYTES_PER_S, 0.0) if size else NO_POOL,
+        pool=pool_of(found.policy),
         progress_tokens=PROGRESS_TOKENS,
     )
+
+
+def pool_of(policy: Policy) -> PoolSpec:
+    """Return the pool of a recorded run: in the memory of the host, so that moves share nothing."""
+    size = policy.pool_bytes_max
+    return PoolSpec(size, _UNSHARED_BYTES_PER_S, 0.0) if size else NO_POOL
 
 
 def compare_outcomes(live: Outcome, twin: Outcome, workload: Workload) -> Iterator[Line]:
@@ -189,7 +195,7 @@ def _profile_for(model: str, which: str | None) -> CardProfile:
     return fitting[0]
 
 
-def _as_recorded(profile: CardProfile, up: CardUp) -> CardProfile:
+def as_recorded(profile: CardProfile, up: CardUp) -> CardProfile:
     """Return the profile's times with the sizes that the card had."""
     return replace(
         profile,

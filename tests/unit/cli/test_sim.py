@@ -101,6 +101,18 @@ def test_a_trace_in_place_of_the_scenarios_workload(scenario: str, tmp_path: Pat
     assert (found["workload"], found["overall"]["turns"]) == ("azure", 1)
 
 
+def test_a_profile_is_refined_by_a_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tmp_path / "journal", monkeypatch)
+    dump(card_profile(), tmp_path / "card.toml")
+    out = tmp_path / "refined.toml"
+    arguments = ["--against", str(tmp_path / "journal"), "--refine", str(out)]
+    result = invoke(*arguments)
+    assert result.exit_code != 0
+    found = document(*arguments, "--profile", str(tmp_path / "card.toml"))
+    assert max(abs(line["error"]) for line in found["lines"]) < 0.02
+    assert "launch_ns" in out.read_text()
+
+
 def test_against_a_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record(tmp_path / "data" / "journal", monkeypatch)
     dump(card_profile(), tmp_path / "card.toml")
