@@ -7,7 +7,6 @@ import signal
 import sqlite3
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from tests.unit.journal.builders import ORIGIN, citing, records, written
 BATCH = 50
 SIZE = 8 * BATCH
 SEAM = 4 * BATCH
+WAIT_S = 30.0
 """With runs of at least this many records, there are two, and they meet here."""
 STEP_NS = 1_000_000_000 // BATCH
 """Each batch takes a second, so each is signed."""
@@ -256,36 +256,36 @@ def test_progress_rises_to_the_whole(folder: Path, processes: int) -> None:
 # When a process does not live to answer.
 
 
-def slow(done: int, size: int) -> None:
-    """Keep this process from taking all runs before the other one had one."""
-    time.sleep(0.2)
-
-
 class Watched(VerifyProcess):
     """Kept, so that the test can see what became of it."""
 
     made: list[Watched]
+    struck: threading.Event
 
     def __init__(self) -> None:
         super().__init__()
         self.made.append(self)
 
+    def strike(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        self.struck.set()
+
 
 class KilledBefore(Watched):
     def walk(self, run: Run, *, cites: bool) -> tuple[Walked, list[Citation]]:
-        os.kill(self.pid, signal.SIGKILL)
+        self.strike()
         return super().walk(run, cites=cites)
 
 
 class KilledAtSecondRun(Watched):
     def walk(self, run: Run, *, cites: bool) -> tuple[Walked, list[Citation]]:
         if run.start >= SEAM:
-            os.kill(self.pid, signal.SIGKILL)
+            self.strike()
         return super().walk(run, cites=cites)
 
 
 def use(monkeypatch: pytest.MonkeyPatch, kind: type[Watched]) -> list[Watched]:
-    kind.made = []
+    kind.made, kind.struck = [], threading.Event()
     monkeypatch.setattr(sys.modules[verify_journal.__module__], "VerifyProcess", kind)
     return kind.made
 
@@ -299,8 +299,13 @@ def test_a_killed_process_is_an_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Watched]
 ) -> None:
     made = use(monkeypatch, kind)
+
+    def after_the_strike(done: int, size: int) -> None:
+        """Keep this process from taking all runs before the other one had its own."""
+        assert kind.struck.wait(WAIT_S)
+
     with pytest.raises(JournalError, match=r"ended early \(signal 9\).*verify again"):
-        verify(folder, processes=2, run_records=1, progress=slow)
+        verify(folder, processes=2, run_records=1, progress=after_the_strike)
     assert len(made) == 1
     assert gone(made)
 
