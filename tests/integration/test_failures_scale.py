@@ -14,13 +14,15 @@ import pytest
 from tests.fakes.openai_engine import Behaviour, FakeEngine, ThreadedEngine
 from tests.integration.served import CHAT, Served, endpoint, events_of, text_of, until
 
-ROUNDS = 4
+ROUNDS = 5
 SESSIONS = 500
 """In each round."""
 AT_ONCE = 32
 IDLE_S = 1.0
-GROWTH_MAX_BYTES = 6 << 20
-"""Of resident memory, over the last thousand sessions. One that stays costs some 12 KB."""
+TRIES_MAX = 200
+AGAIN_S = 0.05
+GROWTH_MAX_BYTES = 10 << 20
+"""Of resident memory, over the last 1,500 sessions: allocators keep some 6 MB, leaks keep 18."""
 
 
 class Clients:
@@ -54,10 +56,18 @@ class Clients:
                 messages += [answer, {"role": "user", "content": "go on"}]
 
     async def _call(self, messages: list[Any], headers: dict[str, str]) -> str:
+        """Ask, and ask again while the endpoint is away, as every client of ours would.
+
+        A refusal comes at once: without the wait one moment away would refuse a whole round.
+        """
         body = {"model": "fake", "messages": messages, "stream": True}
-        async with self._http.post(self._url, json=body, headers=headers) as answer:
-            raw = await answer.read()
-        self.statuses[answer.status] = self.statuses.get(answer.status, 0) + 1
+        for _ in range(TRIES_MAX):
+            async with self._http.post(self._url, json=body, headers=headers) as answer:
+                raw = await answer.read()
+            self.statuses[answer.status] = self.statuses.get(answer.status, 0) + 1
+            if answer.status not in (502, 503):
+                break
+            await asyncio.sleep(AGAIN_S)
         if answer.status != 200:
             return "none"
         payloads = events_of(raw)
@@ -78,7 +88,7 @@ async def flap(engine: FakeEngine, over: asyncio.Event) -> None:
     """Let the endpoint die in some calls, and be away for a moment now and then."""
     good = engine.default
     while not over.is_set():
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.5)
         engine.default = Behaviour(chunks=8, die_after=4)
         engine.healthy = False
         await asyncio.sleep(0.05)
@@ -123,12 +133,11 @@ async def test_f22_sessions_that_vanish_end_with_their_lease(tmp_path: Path) -> 
             await flapping
         assert served.at_rest()
         counters = served.state()["counters"]
-        opened = counters["sessions_opened"]
-        # How many calls meet the endpoint while it is away is luck; that none is lost is not.
-        assert ROUNDS * SESSIONS * 0.1 < opened < ROUNDS * SESSIONS * 1.5
+        stayed = ROUNDS * SESSIONS - clients.vanished
+        assert counters["sessions_opened"] >= stayed
         assert clients.vanished > ROUNDS * SESSIONS * 0.1
         assert clients.repeated > 0
-        assert clients.statuses[200] > ROUNDS * SESSIONS * 0.2
+        assert clients.statuses[200] > stayed
         assert set(clients.statuses) <= {200, 409, 502, 503}
         assert sizes[-1] - sizes[1] < GROWTH_MAX_BYTES, sizes
         assert len(served.rows()) == counters["accepted"]
