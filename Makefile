@@ -2,6 +2,7 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 STAMP := .venv/.stamp
+COMPILED := .venv/.compiled
 RUN := .venv/bin/python
 
 .DEFAULT_GOAL := help
@@ -10,15 +11,19 @@ RUN := .venv/bin/python
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-env: $(STAMP) ## Build .venv with pinned versions
+env: $(COMPILED) ## Build .venv with pinned versions, and compile the core where a compiler is
 
 $(STAMP): pyproject.toml constraints.txt tools/env.sh
 	@PYTHON=$(PYTHON) tools/env.sh
 
-demo: $(STAMP) ## Serve real agent sessions on two embedded cards and show the result
+$(COMPILED): $(STAMP) tools/compile.py $(wildcard src/bedplate/core/*.py src/bedplate/twin/*.py)
+	@$(RUN) -m tools.compile
+	@touch $@
+
+demo: $(COMPILED) ## Serve real agent sessions on two embedded cards and show the result
 	@$(RUN) -m bedplate.cli.main demo $(ARGS)
 
-test: $(STAMP) ## Run the tests
+test: $(COMPILED) ## Run the tests
 	@$(RUN) -m pytest $(ARGS)
 
 check: $(STAMP) ## Lint, format, types, layers, purity, sizes
@@ -34,7 +39,7 @@ format: $(STAMP) ## Format the code and fix what ruff can fix
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
 
-bench: $(STAMP) ## Run the benches: make bench [NAME=spine] [ARGS=--quick]
+bench: $(COMPILED) ## Run the benches: make bench [NAME=spine] [ARGS=--quick]
 	@$(RUN) -m bench run $(or $(NAME),all) $(ARGS)
 
 docs: $(STAMP) ## Write the reference pages that come from the code

@@ -14,8 +14,7 @@ import os
 import statistics
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bedplate.core.actions import Action
@@ -113,8 +112,13 @@ def _done(outcome: Outcome) -> Outcome:
 
 def _core_alone(run: Run, workload: Workload, rounds: int) -> tuple[Spread, float]:
     """Return events a second of the core on the run's own events, and events a request."""
-    with _recorded() as record:
-        outcome = _done(simulate(box(CARDS[0]), workload, seed=run.seeds[0]))
+    record: list[tuple[int, Event]] = []
+
+    def heard(_: Base, now_ns: int, event: Event, __: tuple[Action, ...]) -> None:
+        record.append((now_ns, event))
+
+    site = box(CARDS[0])
+    outcome = _done(simulate(site, workload, seed=run.seeds[0], heard=heard))
     rates = []
     gc.collect()
     gc.freeze()  # the record is no part of what the core holds: no collection walks over it
@@ -128,23 +132,6 @@ def _core_alone(run: Run, workload: Workload, rounds: int) -> tuple[Spread, floa
             raise BenchError("the core alone came to another digest than the twin")
     gc.unfreeze()
     return spread(rates), outcome.events / len(outcome.turns)
-
-
-@contextmanager
-def _recorded() -> Iterator[list[tuple[int, Event]]]:
-    """Note every event that a core is told meanwhile."""
-    record: list[tuple[int, Event]] = []
-    handle = Base.handle
-
-    def noting(self: Base, now_ns: int, event: Event) -> tuple[Action, ...]:
-        record.append((now_ns, event))
-        return handle(self, now_ns, event)
-
-    Base.handle = noting  # type: ignore[method-assign]
-    try:
-        yield record
-    finally:
-        Base.handle = handle  # type: ignore[method-assign]
 
 
 def _peer(run: Run, path: Path, rounds: int) -> str:

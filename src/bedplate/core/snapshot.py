@@ -8,11 +8,22 @@ least recently stored first) and is kept.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from bedplate.core import CORE_VERSION
 from bedplate.core.base import Base
-from bedplate.core.limits import LanePolicy, Policy, TenantPolicy
+from bedplate.core.ids import (
+    BranchId,
+    CardId,
+    EntryId,
+    ModelId,
+    SessionId,
+    SlotId,
+    TenantId,
+    TurnId,
+)
+from bedplate.core.limits import LanePolicy, Policy, TenantPolicy, default_policy
 from bedplate.core.state import State
 from bedplate.core.states import Branch, Card, Entry, Group, Session, Slot, Tenant, Turn
 
@@ -21,6 +32,11 @@ INT_LIMIT = 1 << 63
 _RECORDS = {
     cls.__name__: cls for cls in (State, Tenant, Session, Branch, Turn, Slot, Card, Group, Entry)
 }
+_FIELDS = {
+    name: sorted(getattr(cls, "__mypyc_attrs__", None) or cls.__slots__)
+    for name, cls in _RECORDS.items()
+}
+"""Names of each record's fields, of which its compiled form has another list than its slots."""
 _TUPLES = {cls.__name__: cls for cls in (Policy, LanePolicy, TenantPolicy)}
 
 
@@ -53,14 +69,14 @@ def restore(saved: dict[str, Any]) -> Base:
             f"snapshot of core version {saved.get('core_version')}, this is {CORE_VERSION}"
         )
     records = saved["records"]
+    blank = _blanks()
     made: list[Any] = []
     for name, _ in records:
-        cls = _RECORDS.get(name)
-        if cls is None:
+        if name not in blank:
             raise ValueError(f"the snapshot holds a {name}, which this core does not have")
-        made.append(cls.__new__(cls))
+        made.append(blank[name]())
     for record, (name, fields) in zip(made, records, strict=True):
-        if fields.keys() != set(_RECORDS[name].__slots__):
+        if sorted(fields) != _FIELDS[name]:
             raise ValueError(f"a {name} of the snapshot has other fields than this core's")
         for field, value in fields.items():
             setattr(record, field, _read(value, made))
@@ -69,6 +85,26 @@ def restore(saved: dict[str, Any]) -> Base:
     base.seq = saved["seq"]
     base.digest = bytes.fromhex(saved["digest"])
     return base
+
+
+def _blanks() -> dict[str, Callable[[], Any]]:
+    """Return what makes a record of each kind; all its fields are then overwritten."""
+    group = Group(ModelId(""), 1)
+    card = Card(CardId(""), 0, group)
+    tenant = Tenant(TenantId(""), default_policy().default_tenant, 0)
+    session = Session(SessionId(""), tenant, group, 0)
+    branch = Branch(BranchId(0), session, group, 0)
+    return {
+        "State": State,
+        "Group": lambda: Group(ModelId(""), 1),
+        "Card": lambda: Card(CardId(""), 0, group),
+        "Slot": lambda: Slot(SlotId(0), card),
+        "Tenant": lambda: Tenant(TenantId(""), tenant.policy, 0),
+        "Session": lambda: Session(SessionId(""), tenant, group, 0),
+        "Branch": lambda: Branch(BranchId(0), session, group, 0),
+        "Turn": lambda: Turn(TurnId(""), branch, 0, 0),
+        "Entry": lambda: Entry(EntryId(0), branch, 0, 0),
+    }
 
 
 class _Writer:
@@ -89,9 +125,9 @@ class _Writer:
         written: list[Any] = []
         while len(written) < len(self.records):
             record = self.records[len(written)]
-            cls = type(record)
-            fields = {name: self.write(getattr(record, name)) for name in cls.__slots__}
-            written.append([cls.__name__, fields])
+            kind = type(record).__name__
+            fields = {name: self.write(getattr(record, name)) for name in _FIELDS[kind]}
+            written.append([kind, fields])
         return written
 
     def write(self, value: Any) -> Any:

@@ -19,7 +19,7 @@ from bedplate.twin.samples import Samples
 from bedplate.twin.site import NO_POOL, CardSpec, PoolSpec, Site, check_workload
 from bedplate.twin.transfer import TailSpec
 from bedplate.twin.workload.form import Workload
-from bedplate.twin.world import START_NS, World
+from bedplate.twin.world import START_NS, Heard, World
 
 __all__ = ["NO_POOL", "CardSpec", "PoolSpec", "Site", "TailSpec", "simulate"]
 
@@ -33,6 +33,7 @@ def simulate(
     samples: int = 500,
     progress: Callable[[float], None] | None = None,
     close_sessions: bool = True,
+    heard: Heard | None = None,
 ) -> Outcome:
     """Run a workload on a site until every session is over.
 
@@ -44,6 +45,7 @@ def simulate(
         samples: About how many samples of the base over time; at most twice as many.
         progress: Hears with each sample of the share of sessions that are over, 0 to 1.
         close_sessions: Agents close their session after its last turn; if not, it idles out.
+        heard: Hears of every event that the core handled.
 
     Raises:
         ConfigError: site, workload or faults cannot be simulated; the message says why.
@@ -53,7 +55,7 @@ def simulate(
     began_s = time.perf_counter()
     site.check()
     check_workload(workload)
-    world = World(site, workload, seed=seed, close_sessions=close_sessions)
+    world = World(site, workload, seed=seed, close_sessions=close_sessions, heard=heard)
     schedule(world, faults)
     last_ns = max((s.start_ns for s in workload.sessions if s.spawn is None), default=0)
     sampling = Samples(START_NS, horizon_ns=last_ns, wanted=samples, progress=progress)

@@ -19,6 +19,7 @@ from typing import Any
 
 from bedplate.core import actions as act
 from bedplate.core import events as ev
+from bedplate.core.actions import Action
 from bedplate.core.base import Base
 from bedplate.core.events import Event
 from bedplate.core.ids import EntryId, ModelId
@@ -35,11 +36,22 @@ from bedplate.twin.workload.form import Workload
 START_NS = SECOND_NS
 """The core's clock when a run begins: its times are positive."""
 
+Heard = Callable[[Base, int, Event, tuple[Action, ...]], None]
+"""Hears of each event once the core has handled it, before its actions are carried out."""
+
 
 class World:
     """One run. `run` may be called once."""
 
-    def __init__(self, site: Site, workload: Workload, *, seed: int, close_sessions: bool) -> None:
+    def __init__(
+        self,
+        site: Site,
+        workload: Workload,
+        *,
+        seed: int,
+        close_sessions: bool,
+        heard: Heard | None = None,
+    ) -> None:
         self.heap = Heap(START_NS)
         self.base = Base()
         self.away = False
@@ -47,6 +59,7 @@ class World:
         self._policy = site.policy._replace(pool_bytes_max=site.pool.size_bytes)
         self._inbox: deque[Event] = deque()
         self._busy = False
+        self._heard = heard
         self._timer_version = 0
         self.transfer = Transfer(
             self.heap,
@@ -117,9 +130,12 @@ class World:
             inbox.append(event)
             return
         self._busy = True
-        handle, table, now_ns = self.base.handle, self._table, self.heap.now_ns
+        base, heard, table, now_ns = self.base, self._heard, self._table, self.heap.now_ns
         while True:
-            for action in handle(now_ns, event):
+            actions = base.handle(now_ns, event)
+            if heard is not None:
+                heard(base, now_ns, event, actions)
+            for action in actions:
                 table[type(action)](action)
             if not inbox:
                 break

@@ -6,10 +6,11 @@ from bedplate.core.units import SECOND_NS
 from bedplate.twin.faults import CardLost, GatewayRestarted, LinkSlow
 from bedplate.twin.outcome import Outcome
 from bedplate.twin.run import TailSpec, simulate
+from bedplate.twin.world import Heard
 from tests.unit.twin.sites import POOL, agents, site
 
 
-def outcome(seed: int) -> Outcome:
+def outcome(seed: int, heard: Heard | None = None) -> Outcome:
     """Run a load with moves, tails, failovers and a restart."""
     tail = TailSpec(share=0.2, scale_ns=3e7, max_ns=3e9)
     return simulate(
@@ -23,6 +24,7 @@ def outcome(seed: int) -> Outcome:
             CardLost(at_ns=2 * SECOND_NS, card="c2", back_ns=5 * SECOND_NS),
             GatewayRestarted(at_ns=7 * SECOND_NS, back_ns=8 * SECOND_NS),
         ),
+        heard=heard,
     )
 
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from bedplate.core.actions import Action, Settled
 from bedplate.core.base import Base
 from bedplate.core.codec import body_of
@@ -15,7 +13,6 @@ from bedplate.core.events import Event
 from bedplate.core.limits import default_policy
 from bedplate.journal import Journal, Record
 from bedplate.metering.rows import usage_body
-from bedplate.twin import world
 from bedplate.twin.faults import Fault
 from bedplate.twin.run import simulate
 from bedplate.twin.site import CardSpec, PoolSpec, Site
@@ -46,7 +43,6 @@ def workload(sessions: int = 12) -> Workload:
 
 def record(
     folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
     *,
     faults: Sequence[Fault] = (),
     on: Site | None = None,
@@ -58,20 +54,15 @@ def record(
         records.append(Record(len(records), BEGAN_NS + time_ns, kind, tenant, who, body))
         return len(records) - 1
 
-    class Recorded(Base):
-        def handle(self, now_ns: int, event: Event) -> tuple[Action, ...]:
-            seq = add(now_ns, type(event).__name__, body_of(event))
-            actions = super().handle(now_ns, event)
-            for action in actions:
-                if isinstance(action, Settled):
-                    body = usage_body(action, event_seq=seq, price_version="p")
-                    add(now_ns, "usage", body, action.tenant, action.session)
-            return actions
+    def heard(_: Base, now_ns: int, event: Event, actions: tuple[Action, ...]) -> None:
+        seq = add(now_ns, type(event).__name__, body_of(event))
+        for action in actions:
+            if isinstance(action, Settled):
+                body = usage_body(action, event_seq=seq, price_version="p")
+                add(now_ns, "usage", body, action.tenant, action.session)
 
     add(0, "core_started", {})
-    with monkeypatch.context() as patched:
-        patched.setattr(world, "Base", Recorded)
-        simulate(on or site(), workload(), seed=1, faults=faults)
+    simulate(on or site(), workload(), seed=1, faults=faults, heard=heard)
     with Journal.open(folder, origin="test") as journal:
         journal.append(records)
     return folder

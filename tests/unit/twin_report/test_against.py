@@ -26,10 +26,8 @@ def profile(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_run_of_the_twin_agrees_with_the_twin(
-    tmp_path: Path, profile: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = compare(record(tmp_path / "j", monkeypatch), profile=profile)
+def test_a_run_of_the_twin_agrees_with_the_twin(tmp_path: Path, profile: str) -> None:
+    found = compare(record(tmp_path / "j"), profile=profile)
     assert (found.sessions, found.turns) == (12, 36)
     assert {line.lane for line in found.lines} == {"interactive", "shared", "all"}
     measures = [line.measure for line in found.lines if line.lane == "all"]
@@ -44,10 +42,8 @@ def test_a_run_of_the_twin_agrees_with_the_twin(
     assert found.notes == ()
 
 
-def test_the_live_side_is_what_the_journal_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = record(tmp_path / "j", monkeypatch)
+def test_the_live_side_is_what_the_journal_says(tmp_path: Path) -> None:
+    folder = record(tmp_path / "j")
     read = read_recording(folder)
     load = read_workload(folder, format="journal")
     live = live_outcome(read, load, "live")
@@ -63,14 +59,14 @@ def test_the_live_side_is_what_the_journal_says(
 
 
 def test_the_site_is_the_recorded_one_with_the_times_of_the_profile(
-    tmp_path: Path, profile: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, profile: str
 ) -> None:
     small = site()
     cards = tuple(
         replace(card, partition="p", profile=replace(card.profile, slots=3, running_max=1))
         for card in small.cards
     )
-    folder = record(tmp_path / "j", monkeypatch, on=replace(small, cards=cards))
+    folder = record(tmp_path / "j", on=replace(small, cards=cards))
     made = recorded_site(read_recording(folder), profile, name="x")
     assert [card.id for card in made.cards] == ["c-0", "c-1"]
     assert made.cards[0].partition == "p"
@@ -80,24 +76,20 @@ def test_the_site_is_the_recorded_one_with_the_times_of_the_profile(
     assert made.progress_tokens == 16
 
 
-def test_a_card_that_was_lost_is_lost_again(
-    tmp_path: Path, profile: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_card_that_was_lost_is_lost_again(tmp_path: Path, profile: str) -> None:
     fault = CardLost(at_ns=3 * SECOND, card="c-1", back_ns=6 * SECOND)
-    folder = record(tmp_path / "j", monkeypatch, faults=[fault])
+    folder = record(tmp_path / "j", faults=[fault])
     assert list(read_recording(folder).faults()) == [fault]
     for line in compare(folder, profile=profile).lines:
         assert line.error == pytest.approx(0.0, abs=0.02), line
 
 
-def test_a_card_that_never_came_back_and_one_that_came_late(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_card_that_never_came_back_and_one_that_came_late(tmp_path: Path) -> None:
     faults = [
         CardLost(at_ns=0, card="c-0", back_ns=2 * SECOND),
         CardLost(at_ns=3 * SECOND, card="c-1"),
     ]
-    read = read_recording(record(tmp_path / "j", monkeypatch, faults=faults))
+    read = read_recording(record(tmp_path / "j", faults=faults))
     assert list(read.faults()) == faults
     first, second = read.faults()
     assert isinstance(second, CardLost)
@@ -106,10 +98,8 @@ def test_a_card_that_never_came_back_and_one_that_came_late(
     assert next(read.faults()) == first
 
 
-def test_a_drain_is_named_for_the_twin_does_not_play_it(
-    tmp_path: Path, profile: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = record(tmp_path / "j", monkeypatch)
+def test_a_drain_is_named_for_the_twin_does_not_play_it(tmp_path: Path, profile: str) -> None:
+    folder = record(tmp_path / "j")
     drain = CardDraining(CardId("c-1"), True)
     with Journal.open(folder, origin="test") as journal:
         body = {"card": drain.card, "on": 1}
@@ -119,32 +109,28 @@ def test_a_drain_is_named_for_the_twin_does_not_play_it(
     assert "c-1 was drained" in said
 
 
-def test_the_document_is_json(
-    tmp_path: Path, profile: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = compare(record(tmp_path / "j", monkeypatch), profile=profile)
+def test_the_document_is_json(tmp_path: Path, profile: str) -> None:
+    found = compare(record(tmp_path / "j"), profile=profile)
     document = json.loads(json.dumps(found.document()))
     assert document["profile"] == "card"
     assert document["lines"][0]["measure"] == "session mean"
     assert len(document["digest"]) == 64
 
 
-def test_a_slower_profile_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slower_profile_shows(tmp_path: Path) -> None:
     """With steps twice as long each turn without a queue takes twice as long."""
     path = tmp_path / "slow.toml"
     step = replace(card_profile().step, launch_ns=20e6, prompt_ns=2e6)  # type: ignore[type-var]
     dump(replace(card_profile(), step=step), path)
-    found = compare(record(tmp_path / "j", monkeypatch), profile=str(path))
+    found = compare(record(tmp_path / "j"), profile=str(path))
     errors = {line.measure: line.error for line in found.lines if line.lane == "all"}
     assert errors["turn mean"] is not None
     assert errors["turn mean"] > 0.9
 
 
-def test_without_a_profile_for_the_model_it_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_profile_for_the_model_it_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--profile"):
-        compare(record(tmp_path / "j", monkeypatch))
+        compare(record(tmp_path / "j"))
 
 
 def test_no_journal_and_an_empty_one(tmp_path: Path) -> None:
@@ -156,8 +142,8 @@ def test_no_journal_and_an_empty_one(tmp_path: Path) -> None:
         compare(tmp_path / "j")
 
 
-def test_the_load_comes_out_as_it_went_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = read_workload(record(tmp_path / "j", monkeypatch), format="journal")
+def test_the_load_comes_out_as_it_went_in(tmp_path: Path) -> None:
+    load = read_workload(record(tmp_path / "j"), format="journal")
     asked = {session.key: session for session in workload().sessions}
     assert {session.key for session in load.sessions} == set(asked)
     for session in load.sessions:
