@@ -101,8 +101,8 @@ def test_a_trace_in_place_of_the_scenarios_workload(scenario: str, tmp_path: Pat
     assert (found["workload"], found["overall"]["turns"]) == ("azure", 1)
 
 
-def test_a_profile_is_refined_by_a_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record(tmp_path / "journal", monkeypatch)
+def test_a_profile_is_refined_by_a_journal(tmp_path: Path) -> None:
+    record(tmp_path / "journal")
     dump(card_profile(), tmp_path / "card.toml")
     out = tmp_path / "refined.toml"
     arguments = ["--against", str(tmp_path / "journal"), "--refine", str(out)]
@@ -113,8 +113,8 @@ def test_a_profile_is_refined_by_a_journal(tmp_path: Path, monkeypatch: pytest.M
     assert "launch_ns" in out.read_text()
 
 
-def test_against_a_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record(tmp_path / "data" / "journal", monkeypatch)
+def test_against_a_journal(tmp_path: Path) -> None:
+    record(tmp_path / "data" / "journal")
     dump(card_profile(), tmp_path / "card.toml")
     arguments = ["--against", str(tmp_path / "data"), "--profile", str(tmp_path / "card.toml")]
     found = document(*arguments)

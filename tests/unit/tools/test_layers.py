@@ -23,6 +23,7 @@ LAYERS = [
     "perf",
     "config",
     "core",
+    "compiled",
     "errors",
 ]
 
