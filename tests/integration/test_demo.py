@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bedplate.cli.demo import DURATION
 from tests.fakes import tiny_gguf
 
 KEYS = {
@@ -49,6 +50,7 @@ def test_demo_loses_nothing_and_adds_up(tmp_path: Path) -> None:
     assert figures["audit_verified"] is True
     assert figures["digest_live"] == figures["digest_replay"] != ""
     assert "is taken out; its sessions move" in ran.stdout
+    assert "All sessions have ended." in ran.stdout
     assert "unexplained tokens  0" in ran.stdout
 
     # What it says to type next works as it stands there; the last one serves.
@@ -72,9 +74,10 @@ def test_an_interrupted_demo_leaves_no_pool(tmp_path: Path, number: int) -> None
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={name: os.environ[name] for name in os.environ if name != "PYTHONUNBUFFERED"},
     ) as demo:
         assert demo.stdout is not None
+        assert DURATION in next(iter(demo.stdout)), "it says at once how long it takes"
         line = next(line for line in demo.stdout if line.startswith("The KV pool is in"))
         pool = Path(line.rpartition(": ")[2].strip())
         assert pool.is_dir()

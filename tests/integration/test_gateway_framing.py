@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from bedplate.cli.log_bound import LINES_MAX, BoundedHandler
 from bedplate.engines.base import Delta
 from bedplate.gateway import connection
 from tests.fakes.gateway_world import CHAT, World, body, gateway_world, until
@@ -70,3 +73,23 @@ async def test_an_upgrade_without_a_body_is_ignored(world: World) -> None:
     writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n" + asks + b"\r\n")
     assert (await asyncio.wait_for(reader.read(65536), 5)).startswith(b"HTTP/1.1 200 ")
     writer.close()
+
+
+async def test_garbage_writes_a_bounded_number_of_log_lines(world: World) -> None:
+    """One client that sends no HTTP causes a line each time; see `cli.log_bound`."""
+    written = io.StringIO()
+    handler = BoundedHandler(logging.StreamHandler(written))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        for _ in range(LINES_MAX + 40):
+            reader, writer = await asyncio.open_connection("127.0.0.1", world.server.port)
+            writer.write(b"\x16\x03\x01 no HTTP\r\n\r\n")
+            assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 400 ")
+            writer.close()
+    finally:
+        root.removeHandler(handler)
+        handler.close()
+    lines = written.getvalue().splitlines()
+    assert lines.count("Invalid HTTP request received.") == LINES_MAX
+    assert [line for line in lines if line.startswith("40 more in the last ")]

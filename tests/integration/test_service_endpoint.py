@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -125,3 +126,16 @@ async def test_a_reader_that_stops_holds_the_endpoint_back(world: World) -> None
     assert error is None
     pieces = [o for o in seen + more if isinstance(o, Delta) and o.content]
     assert len(pieces) == 30_000
+
+
+async def test_a_count_that_cannot_be_is_not_billed(world: World) -> None:
+    usage = {"prompt_tokens": 60_000_000, "completion_tokens": 50_000_000}
+    choice = {"index": 0, "delta": {"content": "yes"}, "finish_reason": "stop"}
+    event = json.dumps({"choices": [choice], "usage": usage})
+    world.engine.script(Behaviour(events=(event,)))
+    _, error = await collect(await world.turn("q"))
+    assert error is None
+    row = (await world.rows())["q"]
+    assert row["prompt_tokens"] < 3_000
+    assert row["out_tokens"] == 100, "the limit in force"
+    assert not row["exact"]

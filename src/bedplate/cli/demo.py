@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ from bedplate.core import view
 from bedplate.core.limits import LANE_NAMES
 from bedplate.demo.agents import TIMEOUT_S, AgentSettings, SessionResult
 from bedplate.demo.report import LaneTimes, Outcome, read_outcome
-from bedplate.demo.run import Demonstration
+from bedplate.demo.run import Demonstration, Progress
 from bedplate.demo.scripts import Department, departments
 from bedplate.engines.llamacpp.engine import LlamaCppEngine
 from bedplate.metering.bill import Line
@@ -63,6 +64,9 @@ size_bytes = "1GiB"
 [log]
 level = "warning"
 """
+DURATION = "two to three minutes"
+"""From start to figures with the packaged model on two free cores; the last line of a run tells
+what it took, and README has the same words."""
 WATCH_SECONDS = 0.5
 TELL_SECONDS = 10.0
 REPORT_TRIES = 40
@@ -93,6 +97,8 @@ def demo(
     set_up_logs(config.log, folder / LOG_FILE)
     config.service.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     quiet = json is not None and str(json) == "-"
+    if not quiet:
+        _say_what_comes()
     began = time.monotonic()
     try:
         results, counters = uvloop.run(_run(config, model, seed, quiet=quiet))
@@ -102,6 +108,8 @@ def demo(
     finally:
         if data_dir is None:  # made from the package for this run: large, and soon made again
             shutil.rmtree(config.service.data_dir / "models", ignore_errors=True)
+    if not quiet:
+        _say("All sessions have ended. The journal is verified, reconciled and replayed")
     with progress("Verifying, reconciling and replaying the journal"):
         prices = Prices.of_config(config.prices)
         wall_seconds = time.monotonic() - began
@@ -114,6 +122,18 @@ def demo(
         json.write_bytes(orjson.dumps(outcome.summary(), option=orjson.OPT_INDENT_2) + b"\n")
     if not outcome.good:
         raise typer.Exit(1)
+
+
+def _say_what_comes() -> None:
+    _say(f"This takes {DURATION} with the packaged model on two free cores, longer beside other")
+    _say("work: two cards start, agents play their sessions, one card is taken out and comes back,")
+    _say("and the journal of it all is verified and replayed. Ctrl-C stops it.")
+
+
+def _say(text: str) -> None:
+    """Print a line at once: into a pipe, too, it must not wait for the end of the run."""
+    print_text(text)
+    sys.stdout.flush()
 
 
 async def _run(
@@ -196,48 +216,54 @@ async def _settled(stack: Stack) -> None:
 
 def _introduce(stack: Stack, crew: Sequence[Department], url: str) -> None:
     pool = stack.service.pool
-    print_text(f"Two cards serve {', '.join(stack.service.models())} at {url}/v1")
+    _say(f"Two cards serve {', '.join(stack.service.models())} at {url}/v1")
     for engine in stack.service.engines:
         if isinstance(engine, LlamaCppEngine) and engine.licence is not None:
-            print_text(f"The model's weights: {engine.licence.name}, {engine.licence.url}")
-    print_text("It is tiny: what its answers say does not matter here, what they cost is real.")
+            _say(f"The model's weights: {engine.licence.name}, {engine.licence.url}")
+    _say("It is tiny: what its answers say does not matter here, what they cost is real.")
     if pool is not None:
         place = "disk" if pool.on_disk else "memory (tmpfs)"
-        print_text(f"The KV pool is in {place}: {pool.folder}")
+        _say(f"The KV pool is in {place}: {pool.folder}")
         if pool.warning:
             print_notice(f"pool: {pool.warning}")
     for department in crew:
-        print_text(
-            f"  {department.title}: {len(department.scripts)} sessions, lane {department.lane}"
-        )
+        _say(f"  {department.title}: {len(department.scripts)} sessions, lane {department.lane}")
 
 
 async def _watch(stack: Stack, demonstration: Demonstration, *, quiet: bool) -> None:
     """Show the run until all sessions have ended: live on a terminal, else a line now and then."""
     state = demonstration.progress
+    began = time.monotonic()
     console = Console()
     if console.is_terminal and not quiet:
         with Live(console=console, refresh_per_second=4, transient=True) as live:
             while state.sessions_done < state.sessions:
-                live.update(_picture(stack, demonstration))
+                live.update(_picture(stack, demonstration, time.monotonic() - began))
                 await asyncio.sleep(WATCH_SECONDS)
         for note in state.notes:
-            print_text(note)
+            _say(note)
         return
-    told, noted = time.monotonic(), 0
+    told, noted = began, 0
     while state.sessions_done < state.sessions:
         await asyncio.sleep(WATCH_SECONDS)
         if quiet:
             continue
         for note in state.notes[noted:]:
-            print_text(note)
+            _say(note)
         noted = len(state.notes)
         if time.monotonic() - told >= TELL_SECONDS:
             told = time.monotonic()
-            print_text(f"{state.turns_done} of {state.turns} turns answered")
+            _say(_so_far(state, told - began))
 
 
-def _picture(stack: Stack, demonstration: Demonstration) -> Group:
+def _so_far(state: Progress, seconds: float) -> str:
+    return (
+        f"{state.turns_done} of {state.turns} turns answered, {state.sessions_done} of "
+        f"{state.sessions} sessions ended, {seconds:.0f} s so far"
+    )
+
+
+def _picture(stack: Stack, demonstration: Demonstration, seconds: float) -> Group:
     """Draw cards, pool, lanes and sessions as they are now."""
     base = stack.service.base
     state = demonstration.progress
@@ -276,8 +302,7 @@ def _picture(stack: Stack, demonstration: Demonstration) -> Group:
             branch.state,
             branch.why if branch.turns else "",
         )
-    head = f"{state.turns_done} of {state.turns} turns answered"
-    return Group("", head, *state.notes, "", cards, "", lanes, "", sessions)
+    return Group("", _so_far(state, seconds), *state.notes, "", cards, "", lanes, "", sessions)
 
 
 def _bar(busy: int, used: int, total: int) -> str:

@@ -192,6 +192,9 @@ class Finished:
     `out_tokens` are those of the whole answer: on a resumed run the `resume_tokens` delivered
     before count too. `prompt_tokens` and `cached_tokens` are of what this run was prompted with,
     which on a resumed run ends with the delivered part; the runtime takes that off again.
+
+    `unbelieved_tokens` are what the engine counted beyond what request and answer can have. None of
+    the other counts has them, and `exact` is False then.
     """
 
     finish_reason: str
@@ -202,6 +205,7 @@ class Finished:
     exact: bool
     message: JsonObject
     others: tuple[str, ...] = ()
+    unbelieved_tokens: int = 0
 
 
 Output = Started | Delta | Finished

@@ -34,6 +34,7 @@ class Counts:
     def __init__(self) -> None:
         self._requests: defaultdict[tuple[str, str, str, str], int] = defaultdict(int)
         self._tokens: defaultdict[tuple[str, str, str, str], int] = defaultdict(int)
+        self._unbelieved: defaultdict[str, int] = defaultdict(int)
         self.open = 0
 
     def request(self, endpoint: str, tenant: str, lane: str, status: int) -> None:
@@ -46,6 +47,8 @@ class Counts:
         self._tokens[tenant, lane, model, "prompt"] += finished.prompt_tokens - cached
         self._tokens[tenant, lane, model, "cached"] += cached
         self._tokens[tenant, lane, model, "output"] += finished.out_tokens
+        if finished.unbelieved_tokens:
+            self._unbelieved[model] += finished.unbelieved_tokens
 
     def families(self) -> Iterator[Metric]:
         """Yield what was counted."""
@@ -65,6 +68,14 @@ class Counts:
         for key, number in self._tokens.items():
             tokens.add_metric(key, number)
         yield tokens
+        unbelieved = CounterMetricFamily(
+            "bedplate_unbelieved_tokens",
+            "Tokens that engines counted beyond what request and answer can have: not billed.",
+            labels=("model",),
+        )
+        for model, number in self._unbelieved.items():
+            unbelieved.add_metric((model,), number)
+        yield unbelieved
         yield GaugeMetricFamily("bedplate_requests_open", "HTTP requests in progress.", self.open)
 
 

@@ -65,7 +65,8 @@ def test_help_lists_every_command_and_imports_none() -> None:
     assert {"key", "config"} <= set(present)
     assert all(name in result.stdout for name in present)
     imported = json.loads(result.stderr)
-    assert sorted(imported) == ["bedplate.cli", "bedplate.cli.main", "bedplate.errors"]
+    expected = ["bedplate.cli", "bedplate.cli.main", "bedplate.compiled", "bedplate.errors"]
+    assert sorted(imported) == expected
 
 
 def test_python_without_assertions_is_refused() -> None:

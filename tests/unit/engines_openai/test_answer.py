@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from bedplate.engines.base import Delta
-from bedplate.engines.openai.answer import TOKENS_MAX, Answer, Usage
+from bedplate.engines.openai.answer import Answer
+from bedplate.engines.openai.usage import TOKENS_MAX, Usage
 from bedplate.errors import EngineError, EngineLost, EngineProtocolError, InvalidRequest
 
 

@@ -16,6 +16,7 @@ import orjson
 from bedplate.engines.base import Delta, Finished, JsonObject
 from bedplate.engines.openai import faults
 from bedplate.engines.openai.tool_calls import ToolCalls
+from bedplate.engines.openai.usage import Bounds, Usage, read_usage
 from bedplate.errors import EngineLost, EngineProtocolError
 
 _FINISH_REASONS = {
@@ -34,10 +35,6 @@ _FINISH_REASONS = {
 """What servers say, in OpenAI's words. Anything else is no end that a client could trust."""
 _ABORTED = frozenset({"abort", "aborted", "cancelled", "error"})
 
-TOKENS_MAX = (1 << 26) - 1
-"""Most tokens that an endpoint may say it counted in one answer: more than any context holds, and
-few enough that the service's 64-bit limits a minute can book them."""
-
 NESTING_MAX = 100
 """Depth of what an engine sends beside its text. What encodes it for the client holds about 250."""
 
@@ -53,29 +50,26 @@ class _Choice:
     finish_reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """The engine's own count of one answer."""
-
-    prompt_tokens: int
-    cached_tokens: int
-    out_tokens: int
-
-
 class Answer:
     """The state of one streamed answer with `choices` choices.
 
     `done` is True after `[DONE]`; `tokens` counts output tokens of the deltas, as far as chunks
     tell; `usage` is None until the engine sends it. `secret` is the endpoint's key, which no error
-    repeats.
+    repeats. Neither count goes beyond `bounds`; `claimed` is the engine's own, as it sent it.
     """
 
-    __slots__ = ("_choices", "_count", "_halves", "_secret", "done", "tokens", "usage")
+    __slots__ = (
+        "_bounds", "_choices", "_chunks", "_count", "_halves", "_secret", "claimed", "done",
+        "tokens", "usage",
+    )  # fmt: skip
 
-    def __init__(self, choices: int, secret: str = "") -> None:
+    def __init__(self, choices: int, secret: str = "", bounds: Bounds | None = None) -> None:
         self.done = False
         self.tokens = 0
         self.usage: Usage | None = None
+        self.claimed: Usage | None = None
+        self._bounds = bounds or Bounds()
+        self._chunks = 0
         self._count = choices
         self._secret = secret
         self._choices = [_Choice() for _ in range(choices)]
@@ -112,12 +106,17 @@ class Answer:
             except (KeyError, TypeError, AttributeError):
                 choices, usage = _without_choices(chunk, self._secret)
             if usage:
-                self.usage = _usage(usage)
+                self.claimed = read_usage(usage)
+                self.usage = self.claimed.within(
+                    self._bounds.prompt_tokens, self._bounds.out_tokens
+                )
             if choices:
                 if type(choices) is not list:
                     raise EngineProtocolError("the engine sent choices that are no list")
                 for choice in choices:
                     self._read(choice, deltas)
+        if self.tokens > self._bounds.out_tokens:
+            self._cut_tokens(deltas)
         return deltas
 
     def finished(
@@ -131,7 +130,9 @@ class Answer:
             delivered_tokens: Its tokens, which the answer's count includes.
         """
         assert self.complete
-        usage = self.usage or Usage(prompt_tokens, 0, self.tokens)
+        usage = self._believed() or Usage(prompt_tokens, 0, self.tokens)
+        claimed = self.claimed or usage
+        beyond = claimed.prompt_tokens - usage.prompt_tokens + claimed.out_tokens - usage.out_tokens
         first = self._choices[0]
         reasons = [choice.finish_reason or "" for choice in self._choices]
         one = self._count == 1
@@ -141,10 +142,33 @@ class Answer:
             cached_tokens=usage.cached_tokens,
             out_tokens=delivered_tokens + usage.out_tokens,
             kv_tokens=usage.prompt_tokens + (usage.out_tokens if one else 0),
-            exact=self.usage is not None and delivered_tokens == 0,
+            exact=self.usage is not None and delivered_tokens == 0 and beyond == 0,
             message=self._message(first, delivered),
             others=tuple(reasons[1:]),
+            unbelieved_tokens=beyond,
         )
+
+    def _believed(self) -> Usage | None:
+        """Return the engine's count as far as a whole answer of this size can have it."""
+        usage = self.usage
+        if usage is None or usage.out_tokens <= self._chunks:
+            return usage  # a chunk for each token, as nearly always
+        shown = sum(
+            len("".join(choice.texts).encode())
+            + len(orjson.dumps((choice.tools.whole(), choice.extra)))
+            for choice in self._choices
+        )
+        out = self._bounds.out_of(usage, shown_bytes=shown, chunks=self._chunks)
+        return usage.within(usage.prompt_tokens, out)
+
+    def _cut_tokens(self, deltas: list[Delta]) -> None:
+        """Take off what the chunks of this read count beyond what was asked for."""
+        beyond = self.tokens - self._bounds.out_tokens
+        self.tokens -= beyond
+        for delta in reversed(deltas):
+            taken = min(delta.tokens, beyond)
+            delta.tokens -= taken
+            beyond -= taken
 
     def _read(self, choice: Any, out: list[Delta]) -> None:
         try:
@@ -156,6 +180,7 @@ class Answer:
             logprobs = choice.get("logprobs")
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise EngineProtocolError(f"the engine sent a choice that is none: {error}") from error
+        self._chunks += 1
         if type(content) is str and len(delta) == 1 and logprobs is None and self._halves is None:
             if content:  # a piece of text and nothing else, as nearly always
                 state.texts.append(content)
@@ -313,28 +338,7 @@ def _finish_reason(reason: Any) -> str:
         return known
     if reason in _ABORTED:
         raise EngineLost(f"the engine gave the answer up ({reason})")
-    raise EngineProtocolError(f"the engine ended the answer with unknown reason {reason!r}")
-
-
-def _usage(usage: Any) -> Usage:
-    if not isinstance(usage, dict):
-        raise EngineProtocolError("the engine sent usage that is no object")
-    details = usage.get("prompt_tokens_details") or {}
-    prompt = token_count(usage.get("prompt_tokens"))
-    cached = token_count(details.get("cached_tokens") or 0) if isinstance(details, dict) else 0
-    return Usage(prompt, min(cached, prompt), token_count(usage.get("completion_tokens") or 0))
-
-
-def token_count(count: Any) -> int:
-    """Return a count of tokens that an endpoint sent.
-
-    Raises:
-        EngineProtocolError: It is none, or more than any answer can have. An endpoint that counts
-            so is not to be billed by, and what it counts is not to be guessed.
-    """
-    if type(count) is not int or not 0 <= count <= TOKENS_MAX:
-        raise EngineProtocolError(f"the engine sent usage that counts {str(count)[:32]} tokens")
-    return count
+    raise EngineProtocolError(f"the engine ended the answer with unknown reason {reason!r:.64}")
 
 
 def _check_logprobs(logprobs: Any) -> None:

@@ -30,13 +30,19 @@ from bedplate.engines.base import (
     none_out,
 )
 from bedplate.engines.openai import body as bodies
-from bedplate.engines.openai.answer import TOKENS_MAX, Answer, token_count
+from bedplate.engines.openai.answer import Answer
 from bedplate.engines.openai.connection import Reply
 from bedplate.engines.openai.http import FAILURES
 from bedplate.engines.openai.prompts import Items, Prompts, items_of
 from bedplate.engines.openai.replica import Replica
 from bedplate.engines.openai.servers import capabilities_of
 from bedplate.engines.openai.sse import EventSplitter
+from bedplate.engines.openai.usage import (
+    bounds_of,
+    embedding_tokens_max,
+    prompt_tokens_max,
+    token_count,
+)
 from bedplate.errors import (
     BedplateError,
     CapacityError,
@@ -123,7 +129,7 @@ class OpenAIEngine:
         count = self._prompts.count(items, lineage)
         tokens, exact = count.tokens, False
         if self._capabilities.tokenizer:
-            counted = await self._tokenize(request)
+            counted = await self._tokenize(request, prompt_tokens_max(request, items))
             if counted is not None:
                 tokens, exact = counted, True
         return Prompt(
@@ -148,7 +154,8 @@ class OpenAIEngine:
         replica = self._replicas[turn.card]
         client, counters = replica.client, replica.counters
         salt = bodies.salt_of(turn.lineage.tenant, self._salt_secret)
-        answer, splitter = Answer(turn.request.n, client.secret), EventSplitter()
+        answer = Answer(turn.request.n, client.secret, bounds_of(turn))
+        splitter = EventSplitter()
         reply: Reply | None = None
         started = ended = False
         finished: Finished | None = None
@@ -234,8 +241,16 @@ class OpenAIEngine:
             raise EngineProtocolError(
                 f"engine {self.name} sent {len(vectors)} embeddings for {len(inputs)} inputs"
             )
-        replica.counters.add(tokens, 0, 0)
-        return Embeddings(vectors, tokens)
+        believed = min(tokens, embedding_tokens_max(inputs))
+        if tokens > believed:
+            _LOG.warning(
+                "engine %s: it counts %d tokens for texts that can have %d: those are billed",
+                self.name,
+                tokens,
+                believed,
+            )
+        replica.counters.add(believed, 0, 0)
+        return Embeddings(vectors, believed)
 
     def _finish(self, turn: TurnRun, answer: Answer) -> Finished:
         finished = answer.finished(
@@ -243,14 +258,22 @@ class OpenAIEngine:
             turn.delivered,
             delivered_tokens=turn.resume_tokens,
         )
+        if finished.unbelieved_tokens:
+            _LOG.warning(
+                "engine %s: turn %s: it counts %d tokens more than request and answer can have: %s",
+                turn.card,
+                turn.turn,
+                finished.unbelieved_tokens,
+                answer.claimed,
+            )
         items = turn.prompt.payload
         assert isinstance(items, Items)
         if turn.resume_tokens == 0:
             self._prompts.ended(items, turn.lineage, finished)
         return finished
 
-    async def _tokenize(self, request: ChatRequest) -> int | None:
-        """Count by the endpoint; None, and a word in the log, where it cannot."""
+    async def _tokenize(self, request: ChatRequest, tokens_max: int) -> int | None:
+        """Count by the endpoint; None, and a word in the log, where that is no count."""
         body: JsonObject = {
             "messages": list(request.messages),
             "add_generation_prompt": True,
@@ -263,7 +286,10 @@ class OpenAIEngine:
         except BedplateError as error:
             _LOG.warning("engine %s: prompt is estimated: %s", self.name, error.message)
             return None
-        return count if type(count) is int and 0 < count <= TOKENS_MAX else None
+        if type(count) is int and 0 < count <= tokens_max:
+            return count
+        _LOG.warning("engine %s: prompt is estimated: its tokenizer counts %.32r", self.name, count)
+        return None
 
     def _any(self) -> Replica:
         """Return an endpoint for a call that is no turn: those that are up and in take turns."""

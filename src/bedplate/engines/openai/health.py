@@ -27,6 +27,7 @@ from bedplate.engines.openai.servers import MetricNames
 _LOG = logging.getLogger(__name__)
 FAILURES_MAX = 2
 PAGE_BYTES_MAX = 4 << 20
+NAME_SHOWN_MAX = 128
 
 
 @dataclass(slots=True)
@@ -166,7 +167,7 @@ class Health:
             return f"answers the probe with status {status}"
         served = _served(body) if status == 200 else ()
         if served and endpoint.model not in served:
-            return f"does not serve {endpoint.model} but {', '.join(served[:5])}"
+            return f"does not serve {endpoint.model} but {_shown(served)}"
         return None
 
     async def _totals(self) -> Totals | None:
@@ -239,6 +240,11 @@ def _fell(before: Totals | None, now: Totals | None) -> bool:
         (before.out_tokens, now.out_tokens),
     )
     return any(old is not None and new is not None and new < old for old, new in pairs)
+
+
+def _shown(names: tuple[str, ...]) -> str:
+    """Return some of an endpoint's names of models, at a length that an event may hold."""
+    return ", ".join(name[:NAME_SHOWN_MAX] for name in names[:5])
 
 
 def _served(body: bytes) -> tuple[str, ...]:

@@ -156,7 +156,7 @@ def _size(message: JsonObject) -> tuple[int, bool]:
     content = message.get("content")
     if not isinstance(content, list):
         return len(orjson.dumps(message)), True
-    size, plain = 24, True
+    size, plain = len(orjson.dumps({**message, "content": None})), True
     for part in content:
         if isinstance(part, dict) and part.get("type") in ("text", "refusal"):
             size += len(orjson.dumps(part))

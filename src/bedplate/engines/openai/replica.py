@@ -122,7 +122,7 @@ class Replica:
         self._left_out |= fields
 
     def _streaming(self, reply: Reply) -> Reply:
-        kind = reply.header(b"content-type") or ""
+        kind = (reply.header(b"content-type") or "")[:128]
         if not kind.startswith("text/event-stream"):
             reply.close()
             raise EngineProtocolError(

@@ -23,6 +23,7 @@ from bedplate.gateway.openai.checks import (
     unknown,
     wrong_type,
 )
+from bedplate.gateway.openai.values import Room, outside_strings
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MESSAGES_MAX = 16_384
@@ -41,9 +42,7 @@ audio and function_call, which must be null, as no engine here speaks or knows t
 _TEXT_KEYS = frozenset(("type", "text"))
 _CALL_KEYS = frozenset(("id", "type", "function", "index"))
 _FUNCTION_KEYS = frozenset(("name", "arguments"))
-_STRINGS = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
-"""Strings of JSON, the last one perhaps cut: so every quote ends in a match, in linear time."""
-_BRACKETS = re.compile(r"[\[\]{}]")
+_BRACKETS = re.compile(rb"[\[\]{}]")
 _HALVES = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -54,10 +53,11 @@ def check_messages(value: Any, can: Capabilities) -> tuple[JsonObject, ...]:
         InvalidRequest: naming the message, the field and what was expected.
     """
     messages = array("messages", value, at_least=1, at_most=MESSAGES_MAX)
+    room = Room()
     for index, message in enumerate(messages):
         if type(message) is dict and _is_plain(message):
             continue
-        _check(f"messages[{index}]", message, can)
+        _check(f"messages[{index}]", message, can, room)
     return tuple(messages)
 
 
@@ -70,7 +70,7 @@ def _is_plain(message: JsonObject) -> bool:
     )
 
 
-def _check(where: str, value: Any, can: Capabilities) -> None:
+def _check(where: str, value: Any, can: Capabilities, room: Room) -> None:
     message = mapping(where, value)
     if "role" not in message:
         refuse(f"{where}.role", "is missing.")
@@ -86,7 +86,7 @@ def _check(where: str, value: Any, can: Capabilities) -> None:
         string(f"{where}.tool_call_id", message["tool_call_id"])
     calls = message.get("tool_calls")
     if calls is not None:
-        _check_calls(f"{where}.tool_calls", calls, can)
+        _check_calls(f"{where}.tool_calls", calls, can, room)
     content = message.get("content")
     if content is None:
         if role != "assistant":
@@ -119,7 +119,7 @@ def _check_extra(where: str, message: JsonObject, role: str, can: Capabilities) 
         free_form(join(where, key), value)
 
 
-def _check_calls(where: str, value: Any, can: Capabilities) -> None:
+def _check_calls(where: str, value: Any, can: Capabilities, room: Room) -> None:
     for index, item in enumerate(array(where, value)):
         here = f"{where}[{index}]"
         call = mapping(here, item)
@@ -133,6 +133,7 @@ def _check_calls(where: str, value: Any, can: Capabilities) -> None:
             only_keys(f"{here}.function", function, _FUNCTION_KEYS)
         string(f"{here}.function.name", function.get("name"))
         arguments = string(f"{here}.function.arguments", function.get("arguments"))
+        room.take(f"{here}.function.arguments", arguments)
         _check_arguments(f"{here}.function.arguments", arguments)
         free_form(here, call)
 
@@ -140,12 +141,13 @@ def _check_calls(where: str, value: Any, can: Capabilities) -> None:
 def _check_arguments(where: str, text: str) -> None:
     """Refuse what templates, which see arguments as JSON, could not hold; other text may pass."""
     if text.count("[") + text.count("{") > NESTING_MAX:
-        depth = deepest = 0
-        for char in _BRACKETS.findall(_STRINGS.sub("", text)):
-            depth += 1 if char in "[{" else -1
-            deepest = max(deepest, depth)
-        if deepest > NESTING_MAX:
-            refuse(where, f"nested deeper than {NESTING_MAX} levels.")
+        depth = 0
+        for bracket in _BRACKETS.finditer(outside_strings(text.encode())):
+            depth += 1 if bracket[0] in b"[{" else -1
+            if depth > NESTING_MAX:
+                refuse(where, f"nested deeper than {NESTING_MAX} levels.")
+            if depth < 0:  # no JSON; what closes more than it opens could go on without a bound
+                break
     if "\\u" in text and _HALVES.search(text) and _holds_halves(text):
         refuse(where, "holds half of a character (\\ud800 to \\udfff without its other half).")
 

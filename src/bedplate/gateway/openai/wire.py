@@ -30,9 +30,11 @@ from bedplate.gateway.openai.checks import (
 from bedplate.gateway.openai.messages import check_messages
 from bedplate.gateway.openai.params import extra_params
 from bedplate.gateway.openai.tools import check_choice, check_format, check_tools
+from bedplate.gateway.openai.values import check_values
 
 TOKENS_MAX = 1 << 31
 CHOICES_MAX = 128
+BIASES_MAX = 16_384
 STOP_MAX = 4
 STOP_LENGTH_MAX = 4096
 MODEL_LENGTH_MAX = 256
@@ -70,7 +72,12 @@ def check_content_encoding(value: str | None) -> None:
 
 
 def decode(body: bytes) -> JsonObject:
-    """Return the body's JSON object; errors say where invalid JSON breaks, not what it holds."""
+    """Return the body's JSON object; errors say where invalid JSON breaks, not what it holds.
+
+    Raises:
+        InvalidRequest: no JSON, no object, or one of more than `VALUES_MAX` values.
+    """
+    check_values(body)
     try:
         value: Any = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -209,7 +216,10 @@ def _bias(value: Any) -> dict[str, float] | None:
     if value is None:
         return None
     bias: dict[str, float] = {}
-    for key, item in mapping("logit_bias", value).items():
+    items = mapping("logit_bias", value)
+    if len(items) > BIASES_MAX:
+        refuse("logit_bias", f"at most {BIASES_MAX} tokens are allowed, got {len(items)}.")
+    for key, item in items.items():
         where = join("logit_bias", key)
         if not (key.isascii() and key.isdigit() and len(key) <= 10):
             refuse(where, "a key must be a token id.")

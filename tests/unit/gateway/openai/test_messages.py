@@ -184,6 +184,7 @@ def test_what_nothing_behind_could_hold_is_refused_by_name(sent: Any, param: str
         '{"a":"\\ud83d',
         "[" * 100 + "]" * 100,
         '{"a":"\\"[' * 20,
+        "]" + "[" * 600,
     ],
 )
 def test_arguments_are_any_other_text(arguments: str) -> None:
