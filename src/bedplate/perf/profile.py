@@ -104,6 +104,10 @@ class CardProfile:
     `cell_ns` is time per computed token and per token of KV that the card holds before its step, in
     whichever slot: llama.cpp's slots share one cache, and each computed token passes over all of
     it. 0 where slots have nothing to do with one another.
+
+    `contention` is the share by which a step lasts longer for each other card of the partition that
+    computes at the same time, since they share processors or memory; times are of a card alone. 0
+    for cards that are machines of their own.
     """
 
     name: str
@@ -123,3 +127,4 @@ class CardProfile:
     begin_ns: float = 0.0
     end_ns: float = 0.0
     cell_ns: float = 0.0
+    contention: float = 0.0

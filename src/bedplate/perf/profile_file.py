@@ -167,6 +167,7 @@ class _Card(Section):
     begin_ns: _Time = 0.0
     end_ns: _Time = 0.0
     cell_ns: _Time = 0.0
+    contention: _Share = 0.0
 
 
 class _Batching(Section):

@@ -24,7 +24,7 @@ from bedplate.twin.heap import CARD, Heap
 from bedplate.twin.moving import Moving
 from bedplate.twin.outcome import CardRow
 from bedplate.twin.own_cache import OwnCache
-from bedplate.twin.stepper import Stepper
+from bedplate.twin.stepper import Host, Stepper
 from bedplate.twin.steps import steps_until
 from bedplate.twin.transfer import Move
 
@@ -73,6 +73,7 @@ class VirtualCard:
         tell: Callable[[Event], None],
         start_move: Callable[[Move], None],
         progress_tokens: int,
+        host: Host | None = None,
     ) -> None:
         self.id = CardId(name)
         self.partition = partition
@@ -84,7 +85,7 @@ class VirtualCard:
         self._end_ns = profile.end_ns
         self.batch = Batch(profile, memo)
         limit = self._steps_to_progress if progress_tokens else None
-        self._stepper = Stepper(self.batch, heap, self._boundary, limit)
+        self._stepper = Stepper(self.batch, heap, self._boundary, limit, host)
         self.moving = Moving(
             self.id, partition, profile, stepper=self._stepper, tell=tell, start=start_move
         )
@@ -342,7 +343,7 @@ class VirtualCard:
         for run in self._runs.values():
             if run.state == DECODING:
                 untold = run.delivered_before + batch.produced(run, 0) - run.told_tokens
-                wait_ns = run.told_ns + PROGRESS_NS - 1 - self._stepper.began_ns
+                wait_ns = self._stepper.worked_ns(run.told_ns + PROGRESS_NS - 1)
                 steps = steps_until(wait_ns, batch.first_ns, batch.growth_ns)
                 least = min(least, max(1, steps, self._progress_tokens - untold))
         return least

@@ -30,6 +30,7 @@ from bedplate.twin.clients import Clients
 from bedplate.twin.heap import TIMER, Heap
 from bedplate.twin.samples import Samples
 from bedplate.twin.site import Site
+from bedplate.twin.stepper import Host
 from bedplate.twin.transfer import Move, Transfer
 from bedplate.twin.workload.form import Workload
 
@@ -77,9 +78,14 @@ class World:
             close_sessions=close_sessions,
         )
         memos: dict[int, dict[int, float]] = {}
+        hosts: dict[tuple[str, float], Host] = {}
         self.cards = {}
         for spec in site.cards:
             memo = memos.setdefault(id(spec.profile), {})
+            host: Host | None = None
+            if spec.profile.contention:
+                place = (spec.partition, spec.profile.contention)
+                host = hosts.setdefault(place, Host(spec.profile.contention))
             card = VirtualCard(
                 spec.id,
                 spec.partition,
@@ -89,6 +95,7 @@ class World:
                 tell=self.tell,
                 start_move=self.transfer.start,
                 progress_tokens=site.progress_tokens,
+                host=host,
             )
             self.cards[card.id] = card
         self._table: dict[type[Any], Callable[[Any], None]] = {

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+from typing import cast
+
 import pytest
 
 from bedplate.core.events import CardUp
 from bedplate.core.ids import CardId, ModelId
 from bedplate.perf.fit import Steps
-from bedplate.perf.profile import Batching
+from bedplate.perf.profile import Batching, LinearCost
 from bedplate.runtime.calibration import Rules
+from bedplate.runtime.calibration.contention import alone, measure_contention
 from bedplate.runtime.calibration.plan import Plan, make_plan
-from bedplate.runtime.calibration.probe import Mark, Times
+from bedplate.runtime.calibration.probe import Mark, Probe, Times
 from bedplate.runtime.calibration.samples import (
     DecodeSample,
     MixedSample,
@@ -24,6 +29,7 @@ from bedplate.runtime.calibration.samples import (
     prefill_sample,
     step_points,
 )
+from tests.unit.twin.sites import card_profile
 
 RULES = Rules(Batching(token_budget=128), 8, stalls=True, shared_cache=True)
 CARD = CardUp(
@@ -203,3 +209,49 @@ def test_less_time_means_fewer_shapes() -> None:
     quick = planned(10.0, 45.0, seconds=30.0)
     assert len(quick.lengths) < len(planned(10.0, 45.0).lengths)
     assert len(quick.batches) == 2
+
+
+class Slowed:
+    """Cards that take 100 ms a turn alone, and 60 ms more for each other that runs one."""
+
+    def __init__(self, cards: int) -> None:
+        self.running = 0
+        self.probes = [SlowedProbe(self) for _ in range(cards)]
+
+
+class SlowedProbe:
+    def __init__(self, host: Slowed) -> None:
+        self.host = host
+        self.open_slots = 0
+
+    async def open(self, slot: int) -> int:
+        self.open_slots += 1
+        return slot
+
+    async def turn(self, talk: int, new_tokens: int, out_tokens: int) -> Times:
+        self.host.running += 1
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        time_ns = 100 + 60 * (self.host.running - 1)
+        await asyncio.sleep(0)
+        self.host.running -= 1
+        return turn(time_ns, 0, 1)
+
+    async def close(self, talk: int) -> None:
+        self.open_slots -= 1
+
+
+@pytest.mark.parametrize(("cards", "share"), [(1, 0.0), (2, 0.6), (3, 0.6)])
+async def test_contention_is_what_turns_take_longer_together(cards: int, share: float) -> None:
+    host = Slowed(cards)
+    found = await measure_contention(cast("list[Probe]", host.probes), planned(10.0, 45.0))
+    assert found == pytest.approx(share)
+    assert [probe.open_slots for probe in host.probes] == [0] * cards
+
+
+def test_times_of_cards_together_become_those_of_one_alone() -> None:
+    step = LinearCost(2.0, 4.0, 6.0, 8.0, 10.0, 12.0)
+    together = replace(card_profile(), step=step, cell_ns=4.0)
+    found = alone(together, 0.5, cards=3)
+    assert found.step == LinearCost(1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+    assert (found.cell_ns, found.contention) == (2.0, 0.5)

@@ -21,8 +21,9 @@ from bedplate.perf.fit import MovePoint, fit_move, fit_steps, held_out_errors, m
 from bedplate.perf.profile import Batching, CardProfile, MoveCost
 from bedplate.perf.profile_file import Calibration, Errors
 from bedplate.pool import KvPool
+from bedplate.runtime.calibration.contention import alone, measure_contention
 from bedplate.runtime.calibration.measure import CardRounds
-from bedplate.runtime.calibration.plan import SECONDS, make_plan
+from bedplate.runtime.calibration.plan import SECONDS, Plan, make_plan
 from bedplate.runtime.calibration.probe import Probe
 from bedplate.runtime.calibration.rules import Rules
 from bedplate.runtime.calibration.samples import (
@@ -119,7 +120,8 @@ async def calibrate(
         await engine.start(found.take)
         ups = await found.wait(settings.cards)
         probes = [Probe(engine, pool, up, seed=settings.seed) for up in ups]
-        rounds, notes = await _measure(probes, rules, settings, samples, progress=progress)
+        plan, rounds, notes = await _measure(probes, rules, settings, samples, progress=progress)
+        contention = await measure_contention(probes, plan)
         if found.down:
             card, reason = next(iter(found.down.items()))
             raise EngineLost(f"card {card} was lost while it was measured: {reason}")
@@ -137,7 +139,10 @@ async def calibrate(
         least = "" if budget.exact else "; no prompt was seen to take more than one, it may be more"
         notes.append(f"a step of {budget.tokens} tokens was measured{least}")
     rules = rules._replace(batching=batching)
-    profile, errors, points = _fit(ups[0], samples, batching, rules, seed=settings.seed)
+    together, errors, points = _fit(ups[0], samples, batching, rules, seed=settings.seed)
+    profile = alone(together, contention, cards=settings.cards)
+    if contention:
+        notes.append(f"each other card that computes makes a turn {contention:.0%} longer")
     calibration = Calibration(
         made=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         command=settings.command,
@@ -163,8 +168,8 @@ async def _measure(
     samples: Samples,
     *,
     progress: Callable[[float], None],
-) -> tuple[int, list[str]]:
-    """Warm all cards up and run their rounds side by side; return rounds and notes."""
+) -> tuple[Plan, int, list[str]]:
+    """Warm all cards up and run their rounds side by side; return plan, rounds and notes."""
     card = probes[0].card
     warm = await asyncio.gather(*(probe.learn_words() for probe in probes))
     slowest = max(warm, key=lambda times: times.started_ns - times.sent_ns)
@@ -192,7 +197,7 @@ async def _measure(
         )
     if samples.of(MoveSample):
         notes.append(_size_note(samples, card))
-    return min(task.result() for task in tasks), notes
+    return plan, min(task.result() for task in tasks), notes
 
 
 def _size_note(samples: Samples, card: CardUp) -> str:
