@@ -150,7 +150,10 @@ class RecognitionMachine(RuleBasedStateMachine):
         kept = messages[: max(0, len(messages) - cut_back)] + tuple(more)
         if not kept:
             kept = (("user", "a"),)
-        return self.call(tenant or placement.tenant, name if keep_name else None, context, kept)
+        caller = tenant or placement.tenant
+        if not keep_name or (name == placement.session and caller != placement.tenant):
+            name = None  # our own id names nothing to another tenant: `foreign_id`
+        return self.call(caller, name, context, kept)
 
     @rule(target=pending, past=histories, more=st.lists(QUESTIONS, min_size=1, max_size=2))
     def go_on_by_our_id(
