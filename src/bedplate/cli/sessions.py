@@ -128,10 +128,10 @@ def _print_sessions(shown: list[dict[str, Any]], now_ns: int) -> None:
             one["lane"],
             one["model"],
             branch["branch"],
-            branch["state"],
+            _turn(branch, now_ns),
             _place(branch),
             (now_ns - one["created_ns"]) // SECOND_NS,
-            branch["why"],
+            _why(branch),
         )
         for one in shown
         for branch in one["branches"]
@@ -144,6 +144,18 @@ def _print_sessions(shown: list[dict[str, Any]], now_ns: int) -> None:
         print_table(columns, rows)
     else:
         print_text("no such session is open")
+
+
+def _turn(branch: dict[str, Any], now_ns: int) -> str:
+    """Say in which state a branch's turn is, and for how many seconds it runs or waits."""
+    if not branch["since_ns"]:
+        return str(branch["state"])
+    return f"{branch['state']} {max(0, now_ns - branch['since_ns']) // SECOND_NS} s"
+
+
+def _why(branch: dict[str, Any]) -> str:
+    produced = f" ({branch['out_tokens']:,} so far)" if branch["out_tokens"] else ""
+    return f"{branch['why']}{produced}"
 
 
 def _place(branch: dict[str, Any]) -> str:

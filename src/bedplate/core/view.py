@@ -48,7 +48,11 @@ class CardView(NamedTuple):
 
 
 class BranchView(NamedTuple):
-    """One branch: where its KV is, and what its first turn waits for."""
+    """One branch: where its KV is, and what its first turn waits for.
+
+    `since_ns` is when that turn was handed to its card, before that when it arrived, 0 without one;
+    `out_tokens` is how many it has produced, by its card's last word.
+    """
 
     branch: int
     turns: int
@@ -58,6 +62,8 @@ class BranchView(NamedTuple):
     card_tokens: int
     dirty: bool
     pool_tokens: int
+    since_ns: int
+    out_tokens: int
 
 
 class SessionView(NamedTuple):
@@ -164,6 +170,8 @@ def _branch(branch: Branch) -> BranchView:
         card_tokens=slot.tokens if slot is not None else 0,
         dirty=slot.dirty if slot is not None else False,
         pool_tokens=branch.entry.tokens if branch.entry is not None else 0,
+        since_ns=(turn.dispatched_ns or turn.arrived_ns) if turn is not None else 0,
+        out_tokens=turn.out_tokens if turn is not None else 0,
     )
 
 

@@ -10,6 +10,8 @@ from bedplate.cli.sessions import (
     _place,
     _print_cards,
     _print_sessions,
+    _turn,
+    _why,
     never_up,
 )
 
@@ -17,6 +19,7 @@ from bedplate.cli.sessions import (
 def session(id_: str, name: str) -> dict[str, Any]:
     branch = {
         "branch": 0, "state": "idle", "card": "c-0", "card_tokens": 9, "pool_tokens": 0, "why": "",
+        "since_ns": 0, "out_tokens": 0,
     }  # fmt: skip
     return {
         "id": id_, "name": name, "tenant": "t", "lane": "shared", "model": "served-model",
@@ -83,3 +86,11 @@ def test_a_running_turn_shows_no_count_of_kv() -> None:
     branch = {"card": "c-0", "card_tokens": 0, "pool_tokens": 0}
     assert _place(branch) == "c-0"
     assert _place({**branch, "card_tokens": 1_200, "pool_tokens": 9}) == "c-0 1,200, pool 9"
+
+
+def test_a_running_turn_shows_its_seconds_and_tokens() -> None:
+    branch = {"state": "running", "since_ns": 4 * 10**9, "out_tokens": 1_041, "why": "it produces"}
+    assert _turn(branch, 9 * 10**9 + 1) == "running 5 s"
+    assert _why(branch) == "it produces (1,041 so far)"
+    idle = {"state": "idle", "since_ns": 0, "out_tokens": 0, "why": ""}
+    assert (_turn(idle, 10**9), _why(idle)) == ("idle", "")

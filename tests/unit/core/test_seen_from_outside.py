@@ -145,6 +145,24 @@ def test_turns_on_their_way_to_a_card_count_as_running() -> None:
     assert [lane.running for lane in view.lanes(run.base)] == [1, 0, 0]
 
 
+def test_a_running_turn_shows_since_when_and_how_far_it_got() -> None:
+    run = Run()
+    run.card("c", kv="hints", slots=1, running_max=1)
+    run.arrive("a", "s1")
+    run.arrive("b", "s2")
+    began_ns = run.base.state.now_ns
+    run.tell(ev.TurnStarted(TurnId("a"), 1, 100, 0), after_ns=3 * SECOND_NS)
+    run.tell(ev.TokensEmitted(TurnId("a"), 1, 41))
+    shown = {one.session: one.branches[0] for one in view.sessions(run.base)}
+    running, waiting = shown[SessionId("s1")], shown[SessionId("s2")]
+    assert (running.state, running.out_tokens) == ("running", 41)
+    assert running.since_ns <= began_ns
+    assert (waiting.state, waiting.out_tokens, waiting.since_ns) == ("ready", 0, began_ns)
+    run.end("a")
+    (idle,) = [one for one in view.sessions(run.base) if one.session == "s1"]
+    assert (idle.branches[0].since_ns, idle.branches[0].out_tokens) == (0, 0)
+
+
 def test_rent_of_weeks_fits_rows_of_64_bits_and_adds_up() -> None:
     run = Run()
     run.card("c", kv="hints", kv_tokens=1 << 20, context_tokens=1 << 20)
