@@ -10,6 +10,7 @@ twin.
 from __future__ import annotations
 
 import asyncio
+import shutil
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from bedplate import compiled
 from bedplate.perf import profile_file
 from bedplate.twin import against
 from bedplate.twin.against_journal import Recording, live_outcome, read_recording
@@ -35,6 +37,7 @@ from bench.twin.speed import trace
 
 SESSIONS = 200
 CALIBRATE_SECONDS = 600
+FIT = "perf/fit.py"
 CONTEXT_TOKENS = 3_000
 GAP_S = 8.0
 PULL_AFTER = 0.4
@@ -128,21 +131,28 @@ def _answers_scaled(workload: Workload, factor: float) -> Workload:
 
 
 def _calibrated(run: Run) -> Path:
-    """Return the profile of a card of the base: measured once, then kept beside the model."""
-    path = model_file(run).with_suffix(".profile.toml")
+    """Return the profile of a card of the base: kept while what measures it is the same."""
+    sources = [*sorted(compiled.ROOT.glob("runtime/calibration/*.py")), compiled.ROOT / FIT]
+    made_by = compiled.fingerprint(path.relative_to(compiled.ROOT).as_posix() for path in sources)
+    path = model_file(run).with_suffix(f".{made_by[:8]}.profile.toml")
     if not path.exists():
         folder = run.scratch / "calibrate"
         folder.mkdir()
-        config = folder / "bedplate.toml"
-        config.write_text(config_text(run, folder, 0, Size()))
+        (folder / "bedplate.toml").write_text(config_text(run, folder, 0, Size()))
         command = [sys.executable, "-m", "bedplate.cli.main", "calibrate"]
-        command += ["--config", str(config), "--out", str(path)]
+        command += ["--config", "bedplate.toml", "--out", path.name]  # the profile quotes them
         run.say("calibrating two cards")
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=CALIBRATE_SECONDS
+            command,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=CALIBRATE_SECONDS,
         )
         if done.returncode:
             raise BenchError(f"bedplate calibrate failed: {done.stderr[-500:]}")
+        shutil.copy(folder / path.name, path)
     found = profile_file.read(path)
     run.config["profile"] = path.read_text(encoding="utf-8")
     run.figure("calibration", f"{found.calibration}; held out: {found.errors}")
