@@ -33,7 +33,7 @@ index, and assertions are always on. A loop is bounded by a constant of `limits`
 slots and sessions that it moves.
 """
 
-CORE_VERSION = 2
+CORE_VERSION = 3
 """Raised whenever the same events may lead to other actions.
 
 A journal is replayed only by its own.

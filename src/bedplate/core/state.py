@@ -8,7 +8,17 @@ from collections.abc import Callable
 from bedplate.core.actions import Action, SetTimer
 from bedplate.core.ids import CardId, EntryId, ModelId, SessionId, SlotId, TenantId, TurnId
 from bedplate.core.limits import EXPIRE_SCAN_MAX, Policy, TenantPolicy, default_policy
-from bedplate.core.states import Card, Entry, Group, Session, Slot, Tenant, Turn
+from bedplate.core.states import (
+    RUNNING,
+    WAITING,
+    Card,
+    Entry,
+    Group,
+    Session,
+    Slot,
+    Tenant,
+    Turn,
+)
 
 HEAP_SLACK = 64
 """Stale deadlines kept before the heap is swept."""
@@ -119,8 +129,14 @@ class State:
             act(self, kind, subject)
 
     def arm_timer(self) -> None:
-        """Ask for a timer when the earliest deadline is sooner than the armed one (INV-09)."""
+        """Ask for a timer when the earliest deadline is sooner than the armed one (INV-09).
+
+        Deadlines that lapsed are no reason to wake: most turns end long before theirs. Cost:
+        amortised O(log heap).
+        """
         deadlines = self.deadlines
+        while deadlines and self._lapsed(deadlines[0][2], deadlines[0][3]):
+            heapq.heappop(deadlines)
         if len(deadlines) > HEAP_SLACK + 4 * (len(self.sessions) + len(self.turns)):
             deadlines = self._sweep_deadlines()
         if not deadlines:
@@ -131,8 +147,19 @@ class State:
             self.armed_ns = due_ns
             self.emit(SetTimer(due_ns))
 
+    def _lapsed(self, kind: str, subject: str) -> bool:
+        """Tell whether nothing would happen at a deadline; who comes to need one pushes another."""
+        if kind == "idle":
+            return subject not in self.sessions
+        if kind == "admit":
+            return False
+        turn = self.turns.get(TurnId(subject))
+        if turn is None:
+            return True
+        return turn.state != RUNNING if kind == "run" else turn.state not in WAITING
+
     def _sweep_deadlines(self) -> list[tuple[int, int, str, str]]:
-        """Drop deadlines of turns and sessions that are gone, and doubles.
+        """Drop deadlines that lapsed, and doubles.
 
         Cost: O(heap), amortised O(1).
         """
@@ -140,8 +167,7 @@ class State:
         seen: dict[tuple[str, str], bool] = {}
         for item in sorted(self.deadlines):
             _, _, kind, subject = item
-            alive = kind == "admit" or subject in self.turns or subject in self.sessions
-            if alive and (kind, subject) not in seen:
+            if (kind, subject) not in seen and not self._lapsed(kind, subject):
                 seen[(kind, subject)] = True
                 kept.append(item)
         self.deadlines = kept

@@ -27,12 +27,26 @@ def test_timer_is_armed_for_the_earliest_deadline_and_again_after_it_fired() -> 
     core = Steps()
     core.card(slots=1, running_max=1)
     core.arrive("a", limit_tokens=100)
-    assert min(timer.at_ns for timer in core.said(act.SetTimer)) <= core.now + 60 * SECOND_NS
     core.arrive("b")
+    assert min(timer.at_ns for timer in core.said(act.SetTimer)) <= core.now + 60 * SECOND_NS
     core.timer(60 * SECOND_NS)
     assert core.one(act.Refuse).turn == "b"
     armed = core.one(act.SetTimer).at_ns
     assert core.now < armed <= core.now + 130 * SECOND_NS, "the running turn has a deadline"
+
+
+def test_turns_that_ended_wake_nobody() -> None:
+    """What ended in time needs no timer, however many sessions stay open."""
+    core = Steps(sessions_max=1_000)
+    core.card(kv="none", kv_tokens=1 << 20)
+    fired = 0
+    for number in range(500):
+        core.arrive(f"t{number}")
+        core.end(f"t{number}")
+        if 0 < core.base.state.armed_ns <= core.now:
+            core.timer(0)
+            fired += 1
+    assert 0 < fired < 50, "500 turns in 500 seconds, each with two deadlines"
 
 
 def test_timer_too_early_is_armed_again() -> None:
