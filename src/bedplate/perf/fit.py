@@ -84,7 +84,7 @@ class StepFit(NamedTuple):
     def time_ns(self, point: StepPoint) -> float:
         """Return the time that these constants give for a point's work."""
         cost = self.cost
-        fixed = sum(
+        fixed = math.fsum(
             steps.count * cost.fixed_ns(steps.prompt_tokens, steps.sequences)
             for steps in point.steps
         )

@@ -8,7 +8,6 @@ points that they were not fitted to; they may be left out of a file that is writ
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -18,12 +17,18 @@ from pydantic import Field, ValidationError
 
 from bedplate.config.explain import Sources, explain
 from bedplate.config.fields import Section
+from bedplate.config.load import read_toml
 from bedplate.errors import ConfigError
 from bedplate.perf.profile import Batching, CardProfile, LinearCost, MoveCost
 
 FORMAT = 1
 
-_Time = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+SLOTS_MAX = 1 << 14
+TIME_NS_MAX = 1e12
+"""Longest time of anything that a profile counts, 1,000 s: beyond it a run has no end."""
+
+_Time = Annotated[float, Field(ge=0, le=TIME_NS_MAX, allow_inf_nan=False)]
+_Slots = Annotated[int, Field(ge=1, le=SLOTS_MAX)]
 _Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=1, le=1 << 40)]
 
@@ -91,12 +96,7 @@ def load(path: Path) -> CardProfile:
 
 def read(path: Path) -> ProfileFile:
     """Return all of a file; raises as `load`."""
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not TOML: {error}") from error
+    raw = read_toml(path)
     try:
         tree = _Tree.model_validate_json(json.dumps(raw, default=str), strict=True)
     except ValidationError as error:
@@ -159,8 +159,8 @@ def to_toml(
 class _Card(Section):
     kv: Literal["full", "hints", "none"]
     can_cut: bool
-    slots: _Count
-    running_max: _Count
+    slots: _Slots
+    running_max: _Slots
     kv_tokens: _Count
     context_tokens: _Count
     kv_bytes_per_token: int = Field(ge=0)

@@ -320,6 +320,8 @@ def test_a_file_that_is_not_there_or_not_toml(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         load(tmp_path / "none.toml", environment={})
     assert message(tmp_path, "[service\n").startswith("is not TOML: ")
+    assert message(tmp_path, f"a = {'9' * 5_000}\n").startswith("is not TOML: ")
+    assert message(tmp_path, f"a = {'[' * 5_000}{']' * 5_000}\n").startswith("is not TOML: ")
 
 
 def test_a_key_comes_from_the_environment_and_is_never_shown(tmp_path: Path) -> None:
