@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import orjson
 
+import bedplate
 from bench.harness.claims import Claim
 from bench.harness.run import Json, Run
 
@@ -114,6 +115,7 @@ def _meta(run: Run, done: Finished, commit: Commit) -> Json:
         "seeds": list(run.seeds),
         "hardware": hardware(run.scratch),
         "versions": {**_versions(), **run.versions},
+        "compiled": bedplate.COMPILED,
         "config": run.config,
     }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import bedplate
 import bench.__main__ as command
 from bench.harness import registry, results
 from bench.harness.claims import Measured, Spec
@@ -108,6 +109,7 @@ def test_results_say_what_was_measured_and_how(folder: Path) -> None:
     assert set(meta["part_seconds"]) == {"good", "bad"}
     assert meta["hardware"]["cores"] >= 1
     assert meta["versions"]["python"].startswith("3.")
+    assert meta["compiled"] == bedplate.COMPILED
     assert meta["command"].startswith("python -m bench")
     summary = json.loads((found / "summary.json").read_text())
     assert [claim["name"] for claim in summary["claims"]] == ["speed", "delay_ms"]
