@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 from bedplate.config.explain import Key, keys
+from bedplate.perf.links import links
 from bedplate.twin.scenario import built_in_scenarios
 from bedplate.twin.scenario_tree import ScenarioConfig
 from tools.config_reference import row, table
@@ -70,6 +71,7 @@ HEADINGS = {
     "workload": "`[workload]`: what is asked",
     "workload.mix": "`[workload.mix]`: sessions of personas",
     "workload.place": "`[[workload.place]]`: whose sessions are",
+    "clients": "`[clients]`: how agents ask again",
     "fault.card_lost": '`[[fault]]` with `kind = "card_lost"`',
     "fault.partition_lost": '`[[fault]]` with `kind = "partition_lost"`',
     "fault.card_slow": '`[[fault]]` with `kind = "card_slow"`',
@@ -84,7 +86,20 @@ HEADINGS = {
 NOTES = {
     "cards": (
         "Times come from a profile that was measured, or are estimated from the catalogue of models"
-        " and cards. A value that the catalogue does not know is an error that names it."
+        " and cards. A value that the catalogue does not know is an error that names it. One card"
+        " here is one engine: of a model on `tp` × `pp` chips, `count` counts groups of them,"
+        " reports call each group a card, and losing one chip loses its group."
+    ),
+    "pool": (
+        f"`link` is a link to a pool ({', '.join(f'`{name}`' for name in links())}; see"
+        " [links](../concepts/links.md)), or the class or name of a link between cards, such as"
+        " `NVLink4`."
+    ),
+    "clients": (
+        "A refused or failed turn is asked again; what asking again cannot cure (a prompt that is"
+        " too long) is not. With these values a client gives up after 31.5 s in which nobody"
+        " answers, and after 44 s without a card, where the service asks for 5 s at least: an"
+        " outage that lasts longer ends sessions, a shorter one only delays them."
     ),
     "policy": (
         "Further sections are those of [the configuration](configuration.md), in the same form:"

@@ -18,7 +18,15 @@ import orjson
 import typer
 
 from bedplate.cli.options import ConfigOption, JsonOption
-from bedplate.cli.output import print_json, print_notice, print_table, print_text, program, progress
+from bedplate.cli.output import (
+    print_json,
+    print_notice,
+    print_table,
+    print_text,
+    program,
+    progress,
+    written,
+)
 from bedplate.config import Config, load
 from bedplate.config.engines import (
     EMBEDDED_MODEL,
@@ -119,12 +127,15 @@ def calibrate(
         raise typer.Exit(INTERRUPTED) from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    replaced = out is not None and out.exists()
     if out is not None:
         dump(result.profile, out, calibration=result.calibration, errors=result.errors)
     if json:
         print_json(as_json(result))
     else:
-        _print(result, out)
+        _print(result)
+        if out is not None:
+            print_text(written("profile", out, replaced=replaced))
 
 
 def _warn_if_busy() -> None:
@@ -233,7 +244,7 @@ def _command() -> str:
     return " ".join([program(), *map(shlex.quote, sys.argv[1:])])
 
 
-def _print(result: Calibrated, out: Path | None) -> None:
+def _print(result: Calibrated) -> None:
     profile, made = result.profile, result.calibration
     step = profile.step
     assert isinstance(step, LinearCost)
@@ -267,8 +278,6 @@ def _print(result: Calibrated, out: Path | None) -> None:
     )
     for note in made.notes:
         print_text(note)
-    if out is not None:
-        print_text(f"profile written to {out}")
 
 
 def _move_rows(result: Calibrated) -> list[list[object]]:

@@ -6,8 +6,10 @@ output can always be piped.
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from pathlib import Path
 import orjson
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -53,6 +56,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def written(what: str, path: Path, *, replaced: bool) -> str:
+    """Return the words for a file that was written, over one that was there or not."""
+    return f"{what} written to {path}" + (", over the file that was there" if replaced else "")
+
+
 def print_json(document: object) -> None:
     """Print one JSON document, indented, with its keys in the order given."""
     sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
@@ -69,21 +77,66 @@ def print_notice(text: str) -> None:
 
 
 def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = ""
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    title: str = "",
+    numbers: Sequence[str] = (),
 ) -> None:
-    """Print a table. Columns whose cells are all numbers are aligned right."""
+    """Print a table; numbers are aligned right and never cut, texts are folded where it is narrow.
+
+    Args:
+        columns: Titles.
+        rows: Cells of each row, as many as there are columns.
+        title: A line above.
+        numbers: Titles of the columns that hold numbers as texts. Those whose cells are all
+            numbers are found without it.
+    """
     if title:
         print_text(title)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for index, column in enumerate(columns):
-        numbers = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
-        table.add_column(column, justify="right" if numbers else "left")
+        counts = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
+        right = counts or column in numbers
+        table.add_column(column, justify="right" if right else "left", no_wrap=right)
     for row in rows:
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
     console = Console(file=sys.stdout)
     if not console.is_terminal:
         console = Console(file=sys.stdout, width=_PIPE_WIDTH)
-    console.print(table)
+    else:
+        # Rich cuts off digits where a terminal is too narrow for them; the terminal breaks the line
+        # instead, and all of them are there.
+        unbound = console.options.update(max_width=_PIPE_WIDTH)
+        least = Measurement.get(console, unbound, table).minimum
+        console = Console(file=sys.stdout, width=max(console.width, least))
+    console.print(table, crop=False)
+
+
+def digits(value: float) -> str:
+    """Return a number with three digits that count, at most five of them behind the point.
+
+    From 100 on it is a whole number: 0.0268, 1.70, 12.7, 1,085.
+    """
+    if not math.isfinite(value):
+        return str(value)
+    if value == int(value):
+        return f"{int(value):,}"
+    places = min(5, max(0, 2 - math.floor(math.log10(abs(value)))))
+    return f"{value:,.{places}f}"
+
+
+def print_wrapped(text: str, *, hang: int, columns: int = 80) -> None:
+    """Print one paragraph in lines of at most `columns`, all but the first moved in by `hang`."""
+    print_text(
+        textwrap.fill(
+            text,
+            columns,
+            subsequent_indent=" " * hang,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )
 
 
 @contextmanager

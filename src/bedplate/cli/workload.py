@@ -11,7 +11,16 @@ import msgspec
 import typer
 
 from bedplate.cli.options import JsonOption
-from bedplate.cli.output import print_json, print_table, print_text, progress
+from bedplate.cli.output import (
+    counted,
+    digits,
+    print_json,
+    print_table,
+    print_text,
+    print_wrapped,
+    progress,
+    written,
+)
 from bedplate.core.limits import LANE_NAMES
 from bedplate.errors import ConfigError, InvalidRequest
 from bedplate.twin.workload import native
@@ -135,8 +144,9 @@ def make(
             places=places,
         )
         workload = changes.of(workload)
+        replaced = out.exists()
         native.write(workload, out)
-    _print_made(workload, out, as_json=json)
+    _print_made(workload, out, replaced=replaced, as_json=json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +178,7 @@ class _Changes:
         return assign(workload, self.places) if self.places else workload
 
 
-def _print_made(workload: Workload, out: Path, *, as_json: bool) -> None:
+def _print_made(workload: Workload, out: Path, *, replaced: bool, as_json: bool) -> None:
     turns = sum(len(session.turns) for session in workload.sessions)
     if as_json:
         print_json(
@@ -181,7 +191,8 @@ def _print_made(workload: Workload, out: Path, *, as_json: bool) -> None:
             }
         )
     else:
-        print_text(f"{len(workload.sessions)} sessions with {turns} turns written to {out}")
+        sessions = counted(len(workload.sessions), "session")
+        print_text(written(f"{sessions} with {counted(turns, 'turn')}", out, replaced=replaced))
 
 
 def _mix(names: list[str], sessions_per_hour: float, hours: float, start: str | None) -> Mix:
@@ -229,12 +240,11 @@ def _json(found: Statistics) -> dict[str, object]:
 
 
 def _print(found: Statistics) -> None:
-    print_text(f"{found.name}: {found.source}")
-    spawned = (
-        f", {found.sessions - found.roots} of them spawned" if found.roots < found.sessions else ""
-    )
-    print_text(f"sessions         {found.sessions}{spawned}")
-    print_text(f"turns            {found.turns}")
+    print_wrapped(f"{found.name}: {found.source}", hang=2)
+    children = found.sessions - found.roots
+    spawned = f", {children:,} of them spawned" if children else ""
+    print_text(f"sessions         {found.sessions:,}{spawned}")
+    print_text(f"turns            {found.turns:,}")
     print_text(f"starts           {found.starts_per_s:.3f} a second over {found.span_s:,.0f} s")
     print_text(f"CV of starts     {found.starts_cv:.2f}")
     print_text(f"at once          {found.sessions_at_once} sessions or more")
@@ -244,26 +254,29 @@ def _print(found: Statistics) -> None:
         ["prompt tokens", found.prompt_tokens],
         ["new tokens", found.new_tokens],
         ["output tokens", found.out_tokens],
-        ["context tokens at the end", found.context_tokens],
+        ["final context", found.context_tokens],
         ["tool gap, s", found.tool_gap_s],
         ["other gap, s", found.other_gap_s],
-        ["session without answers, s", found.least_s],
+        ["floor, s", found.least_s],
     ]
+    columns = ["", "n", "mean", "p50", "p90", "p99", "max"]
     print_table(
-        ["", "n", "mean", "p50", "p90", "p99", "max"],
+        columns,
         [
-            [label, spread.n, *(_number(value) for value in spread[1:])]
+            [label, f"{spread.n:,}", *map(digits, spread[1:])]
             for label, spread in rows
             if isinstance(spread, Spread)
         ],
+        numbers=columns[1:],
+    )
+    print_wrapped(
+        "floor: how long a session that nothing spawned lasts, with all that it spawns, if answers "
+        "take no time",
+        hang=2,
     )
     for title, groups in (("kind", found.kinds), ("tenant", found.tenants), ("lane", found.lanes)):
         print_table(
             [title, "sessions", "turns"],
-            [[group.name, group.sessions, group.turns] for group in groups],
+            [[group.name, f"{group.sessions:,}", f"{group.turns:,}"] for group in groups],
+            numbers=["sessions", "turns"],
         )
-
-
-def _number(value: float) -> float:
-    """Return a number with as many digits as a reader can use."""
-    return round(value) if value >= 1_000 or value == int(value) else round(value, 2)

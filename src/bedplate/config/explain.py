@@ -143,4 +143,4 @@ def _plain(path: str, root: type[Section]) -> str:
 
 def _kind(section: type[Section]) -> str | None:
     field = section.model_fields.get("kind")
-    return None if field is None else str(field.default)
+    return None if field is None else str(get_args(field.annotation)[0])

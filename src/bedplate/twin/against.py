@@ -26,7 +26,7 @@ from bedplate.twin.against_journal import (
 from bedplate.twin.outcome import Outcome
 from bedplate.twin.report import LaneReport, lane_reports
 from bedplate.twin.run import simulate
-from bedplate.twin.scenario import built_in_profiles, find_profile
+from bedplate.twin.scenario import built_in_profiles, profile_path
 from bedplate.twin.site import NO_POOL, CardSpec, PoolSpec, Site
 from bedplate.twin.spread import Spread
 from bedplate.twin.workload.form import Workload
@@ -34,6 +34,8 @@ from bedplate.twin.workload.read import read_workload
 
 PROGRESS_TOKENS = 16
 """As the live service reports progress."""
+HIT_SHARE = "hit share"
+"""The one measure that is no time."""
 _UNSHARED_BYTES_PER_S = 1e15
 """Bandwidth of a pool in the memory of the host: no move is slower for another."""
 
@@ -56,12 +58,17 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Live against twin. `evidence` is the profile's; `notes` say what the twin leaves out."""
+    """Live against twin. `notes` say what the twin leaves out.
+
+    `profile` is the name in the profile, `profile_file` where that was found, `evidence` what its
+    times rest on.
+    """
 
     journal: str
     sessions: int
     turns: int
     profile: str
+    profile_file: str
     evidence: str
     seed: int
     digest: str
@@ -109,11 +116,13 @@ def compare(
         close_sessions=found.closes,
     )
     used = site.cards[0].profile
+    file = profile_for(used.model, profile)
     return Comparison(
         journal=str(path),
         sessions=len(live.sessions),
         turns=len(live.turns),
         profile=used.name,
+        profile_file="built in" if file in built_in_profiles().values() else str(file),
         evidence=used.evidence,
         seed=seed,
         digest=twin.digest,
@@ -129,7 +138,7 @@ def recorded_site(found: Recording, profile: str | None, *, name: str) -> Site:
     cards = []
     for card, up in found.cards.items():
         if up.model not in timed:
-            timed[up.model] = _profile_for(up.model, profile)
+            timed[up.model] = profile_file.load(profile_for(up.model, profile))
         cards.append(CardSpec(card, up.partition, as_recorded(timed[up.model], up)))
     return Site(
         name=name,
@@ -177,22 +186,27 @@ def _lane_lines(live: LaneReport, twin: LaneReport) -> Iterator[Line]:
             yield Line(live.lane, f"{name} {measure}", one.n, other.n, real, simulated, error)
     hit, simulated = live.tokens.hit_share, twin.tokens.hit_share
     yield Line(
-        live.lane, "hit share", live.turns_done, twin.turns_done, hit, simulated, simulated - hit
+        live.lane, HIT_SHARE, live.turns_done, twin.turns_done, hit, simulated, simulated - hit
     )
 
 
-def _profile_for(model: str, which: str | None) -> CardProfile:
+def profile_for(model: str, which: str | None) -> Path:
+    """Return the file of the profile that times a model's cards: that named, or the built-in one.
+
+    Raises:
+        ConfigError: it is not there, or not one built-in profile alone is for the model.
+    """
     if which is not None:
-        return find_profile(which, Path())
-    known = [profile_file.load(path) for path in built_in_profiles().values()]
-    fitting = [profile for profile in known if profile.model == model]
+        return profile_path(which, Path())
+    known = built_in_profiles()
+    fitting = [name for name, path in known.items() if profile_file.load(path).model == model]
     if len(fitting) != 1:
-        names = ", ".join(profile.name for profile in fitting) or "none"
+        names = ", ".join(fitting) or "none"
         raise ConfigError(
             f"which profile times the model {model}? Built-in ones for it: {names}. Name one with "
             "--profile; `bedplate calibrate` measures one"
         )
-    return fitting[0]
+    return known[fitting[0]]
 
 
 def as_recorded(profile: CardProfile, up: CardUp) -> CardProfile:

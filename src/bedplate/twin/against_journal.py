@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bedplate.config.fields import SLOTS_MAX
 from bedplate.core import events as ev
 from bedplate.core.codec import EVENT_TYPES, event_from
 from bedplate.core.events import Event
@@ -19,6 +20,8 @@ from bedplate.twin.outcome import Outcome, SessionRow, TurnRow
 from bedplate.twin.workload.form import Workload
 
 STARTED = "core_started"
+_TOKENS_MAX = 1 << 40
+"""Of a card, and bytes of a token: as card profiles have them."""
 _KINDS = (
     "PolicyChanged",
     "CardUp",
@@ -129,7 +132,10 @@ def read_recording(folder: Path) -> Recording:
             elif record.kind == USAGE:
                 _take_row(found, record)
             else:
-                _take(found, record.time_ns, _event(record))
+                event = _event(record)
+                if isinstance(event, ev.CardUp):
+                    _check_card(record.seq, event)
+                _take(found, record.time_ns, event)
     if not any(turn.ran for turn in found.turns.values()):
         raise InvalidRequest(f"no turn in the journal of {folder} gave an answer")
     if not found.cards or found.policy is None:
@@ -189,6 +195,18 @@ def _event(record: Record) -> Event:
         return event_from(record.kind, record.body)
     except ValueError as error:
         raise JournalError(f"record {record.seq} cannot be read: {error}") from error
+
+
+def _check_card(seq: int, up: ev.CardUp) -> None:
+    """Refuse a card that no service could have had; the journal is read without being verified."""
+    slots_fit = 1 <= up.slots <= SLOTS_MAX and up.running_max >= 1
+    kv_fits = all(1 <= tokens <= _TOKENS_MAX for tokens in (up.kv_tokens, up.context_tokens))
+    if not slots_fit or not kv_fits or not 0 <= up.kv_bytes_per_token <= _TOKENS_MAX:
+        raise JournalError(
+            f"record {seq} cannot be: card {up.card} has {up.slots} slots, runs {up.running_max} "
+            f"turns, holds {up.kv_tokens} tokens of {up.kv_bytes_per_token} bytes and contexts of "
+            f"{up.context_tokens}; run `bedplate audit verify`"
+        )
 
 
 def _take_row(found: Recording, record: Record) -> None:

@@ -2,37 +2,46 @@
 
 Six resources are looked at, each as a share of what there is:
 
-    compute   steps of the cards, of the time that they were up
+    compute   steps of the cards, of the time that they were up: 1 says that one turn at least ran
+              all the time, not that no more would fit
     slots     turns on cards, of the turns that all cards run at once, while others waited
     kv_room   KV of running turns, of all cards' KV room, while others waited
     pool      bytes in the pool at their peak, of its size
-    link      bytes moved, of what the pool's link carries, while turns waited: of all moves, as
-              many as are seen then
+    link      bytes moved, of what the pool's link carries when nothing is broken, while turns
+              waited: of all moves, as many as are seen then
     tools     tool gaps, of the time of the sessions
 
-The verdict follows in this order:
+Turns wait in queues, and between the tries of a client that was refused or whose call broke. The
+verdict follows in this order:
 
- 1. Turns spend under 5 % of their time in queues: nothing makes them wait. What takes most of a
+ 1. Turns spend under 5 % of their time waiting: nothing holds them up. What takes most of a
     session's time then binds: `tools`, or `compute`, a turn's own prefill and decoding.
- 2. While turns wait, the link carries 80 % of what it can or more: `link`.
- 3. While turns wait, running turns hold 80 % of the KV room or more, and of the room more than of
+ 2. Turns wait longer between tries than in queues, and most calls that failed found no card up:
+    `cards`; found no service: `gateway`; met a limit of lane, tenant or sessions: `limits`.
+ 3. While turns wait, the link carries 80 % of what it can or more, or half of those first in line
+    wait for a KV move: `link`, with all that makes moves slow (a card's own way to the link, a
+    fault). Turns that only wait for others before them are not first in line.
+ 4. While turns wait, running turns hold 80 % of the KV room or more, and of the room more than of
     the running turns that are possible: `kv_room`.
- 4. While turns wait, 80 % of the running turns or more are taken: `slots`, if a card would gain
+ 5. While turns wait, 80 % of the running turns or more are taken: `slots`, if a card would gain
     20 % or more from running twice as many, else `compute`. The gain comes from the card's profile
     and the work of the run: prefill gains nothing, decoding as much as its step time grows slower
     than the batch.
- 5. While turns wait, KV at rest fills the cards, and the pool where there is one: `pool`, or
-    `kv_room` without one.
- 6. Else `limits`: turns wait though there is room, for their lane's or tenant's limits.
+ 6. While turns wait, KV at rest fills the cards, and the pool where there is one, or half of those
+    first in line are not admitted, since all KV room for their lane is promised to sessions that
+    are open: `pool`, or `kv_room` without one.
+ 7. Half of those first in line wait for a limit of their tenant: `limits`.
+ 8. Else `unclear`, with what most of them wait for.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from bedplate.core.units import SECOND_NS
+from bedplate.core.view import WHY_TEXT
 from bedplate.perf.profile import CardProfile
 from bedplate.twin.outcome import Outcome, Sample, TurnRow
 from bedplate.twin.site import Site
@@ -40,17 +49,32 @@ from bedplate.twin.site import Site
 QUEUE_SMALL = 0.05
 FULL = 0.8
 GAIN_WORTH = 1.2
+HALF = 0.5
+MOVES = frozenset({"loading", "room", "store_in_flight"})
+"""What turns wait for whose KV, or that of others in their way, is on the move."""
+IN_LINE = frozenset({"ready", "behind"})
+"""What turns wait for that only wait until others before them are served."""
+FAILED_FOR = {
+    "no_engine": "cards",
+    "lost": "gateway",
+    "lane_full": "limits",
+    "quota_exceeded": "limits",
+    "capacity": "limits",
+}
+"""What binds where most calls fail for a reason; other reasons say nothing of it."""
 
 
 class Parts(NamedTuple):
     """Where the time of the sessions went, as shares of its whole.
 
-    `tools` are the gaps between turns, sub-agents that a turn waits for included. `prefill` is from
+    `tools` are the gaps between turns, sub-agents that a turn waits for included. `retries` is from
+    the arrival of a turn to its last try, and all of a turn that failed for good. `prefill` is from
     dispatch to the first token, `decode` from there to the end.
     """
 
     tools: float
     queue: float
+    retries: float
     prefill: float
     decode: float
 
@@ -66,8 +90,8 @@ class Pressure(NamedTuple):
 class Bottleneck(NamedTuple):
     """The verdict.
 
-    `binds`: compute | slots | kv_room | pool | link | tools | limits, or `nothing` when no turn
-    ran.
+    `binds`: compute | slots | kv_room | pool | link | tools | limits | cards | gateway | unclear,
+    or `nothing` when no turn arrived.
     """
 
     binds: str
@@ -85,60 +109,122 @@ def find_bottleneck(outcome: Outcome, site: Site) -> Bottleneck:
 
 
 def time_parts(turns: Sequence[TurnRow]) -> Parts:
-    """Split the time of all turns that had a first token and an end, and of the gaps before them.
+    """Split the time of all turns that came to an end, and of the gaps before them.
 
     `turns` of one session are in order.
     """
-    tools = queue = prefill = decode = 0
+    tools = queue = retries = prefill = decode = 0
     ends: dict[int, int] = {}
     for row in turns:
         if row.arrival_ns >= 0 and row.session in ends:
             tools += max(0, row.arrival_ns - ends[row.session])
         if row.end_ns >= 0:
             ends[row.session] = row.end_ns
-        if row.first_ns >= 0 and row.end_ns >= 0:
+        if row.end_ns < 0:
+            continue
+        if row.first_ns >= 0:
             queue += row.queue_ns
-            prefill += max(0, row.first_ns - row.arrival_ns - row.queue_ns)
+            retries += row.retry_ns
+            prefill += max(0, row.first_ns - row.arrival_ns - row.queue_ns - row.retry_ns)
             decode += row.end_ns - row.first_ns
-    whole = max(1, tools + queue + prefill + decode)
-    return Parts(tools / whole, queue / whole, prefill / whole, decode / whole)
+        elif row.status != "unfinished":
+            retries += row.end_ns - row.arrival_ns
+    whole = max(1, tools + queue + retries + prefill + decode)
+    return Parts(*(part / whole for part in (tools, queue, retries, prefill, decode)))
 
 
 def _verdict(
     outcome: Outcome, site: Site, parts: Parts, found: dict[str, Pressure]
 ) -> tuple[str, str]:
-    at_work = parts.queue + parts.prefill + parts.decode
+    at_work = parts.queue + parts.retries + parts.prefill + parts.decode
     if at_work == 0.0:
         return "nothing", "no turn ran"
-    queued = parts.queue / at_work
-    if queued < QUEUE_SMALL:
-        calm = f"turns spend {queued:.1%} of their time in queues"
-        if parts.tools >= 0.5:
+    queued, retried = parts.queue / at_work, parts.retries / at_work
+    if queued + retried < QUEUE_SMALL:
+        calm = f"turns spend {queued + retried:.1%} of their time in queues and retries"
+        if parts.tools >= HALF:
             return "tools", f"{calm}, and sessions {parts.tools:.0%} of theirs in tool gaps"
         return "compute", f"{calm}: it is their own prefill and decoding that takes the time"
-    waits = f"turns spend {queued:.0%} of their time in queues"
-    if found["link"].share >= FULL:
-        return "link", f"{waits}; {found['link'].evidence}"
+    if retried > queued:
+        waits = f"turns spend {retried:.0%} of their time until the last try of their clients"
+        binds, told = _failures(outcome.failures)
+        if binds:
+            return binds, f"{waits}; {told}"
+    waits = f"turns spend {queued:.0%} of their time in queues, {retried:.0%} until their last try"
+    return _held_up(outcome, site, found, waits)
+
+
+def _failures(failures: Mapping[str, int]) -> tuple[str, str]:
+    """Return what most calls failed for, and it in words; empty where that says nothing."""
+    kinds: Counter[str] = Counter()
+    for reason, count in failures.items():
+        kinds[FAILED_FOR.get(reason, "")] += count
+    binds, most = kinds.most_common(1)[0] if kinds else ("", 0)
+    texts = {
+        "cards": "found no card up that serves the model",
+        "gateway": "found the service away",
+        "limits": "were refused for a limit of lane, tenant or sessions",
+    }
+    whole = sum(failures.values())
+    return binds, f"{most:,} of {whole:,} calls that failed {texts[binds]}" if binds else ""
+
+
+def _held_up(
+    outcome: Outcome, site: Site, found: dict[str, Pressure], waits: str
+) -> tuple[str, str]:
+    """Say what turns wait for that wait mostly in queues."""
+    why = _waiting_for(outcome.samples)
+    moves = sum(share for reason, share in why.items() if reason in MOVES)
+    if found["link"].share >= FULL or moves >= HALF:
+        told = f"of those first in line {moves:.0%} wait for a KV move; {found['link'].evidence}"
+        if found["link"].share < FULL:
+            told += ": moves are slow for a fault, latency or the cards' own way to it"
+        return "link", f"{waits}; {told}"
     if found["kv_room"].share >= max(FULL, found["slots"].share):
         return "kv_room", f"{waits}; {found['kv_room'].evidence}"
     if found["slots"].share >= FULL:
         gain = doubling_gain(outcome.turns, site)
         told = f"{waits}; {found['slots'].evidence}, and twice as many would be {gain:.2f} × faster"
         return ("slots" if gain >= GAIN_WORTH else "compute"), told
+    memory = "pool" if outcome.pool_total_bytes else "kv_room"
     at_rest = _while_waiting(outcome.samples, outcome.kv_total_tokens, "kv_used_tokens")
-    if at_rest >= FULL and not outcome.pool_total_bytes:
-        return "kv_room", f"{waits}; KV at rest fills {at_rest:.0%} of the cards, without a pool"
-    if at_rest >= FULL and found["pool"].share >= FULL:
-        return "pool", f"{waits}; KV at rest fills {at_rest:.0%} of the cards, and the pool is full"
-    return "limits", f"{waits} though cards and KV have room: by limits of lane or tenant"
+    if at_rest >= FULL and (memory == "kv_room" or found["pool"].share >= FULL):
+        full = "and the pool is full" if memory == "pool" else "without a pool"
+        return memory, f"{waits}; KV at rest fills {at_rest:.0%} of the cards, {full}"
+    shut_out = why.get("admission", 0.0)
+    if shut_out >= HALF:
+        told = f"of those first in line {shut_out:.0%} are not admitted"
+        return memory, f"{waits}; {told}: all KV room for their lane is promised to open sessions"
+    limited = why.get("tenant_running_max", 0.0)
+    if limited >= HALF:
+        told = f"of those first in line {limited:.0%} wait for their tenant's running_max"
+        return "limits", f"{waits}; {told}"
+    most = max(why, key=lambda reason: why[reason], default="")
+    told = f"most often {WHY_TEXT[most]}" if most else "none was seen first in line"
+    return "unclear", f"{waits} though cards and KV have room; {told}"
+
+
+def _waiting_for(samples: Sequence[Sample]) -> dict[str, float]:
+    """Return the shares of the turns first in line, over all samples, by what they wait for."""
+    found: Counter[str] = Counter()
+    for sample in samples:
+        for reason, count in sample.why:
+            if reason not in IN_LINE:
+                found[reason] += count
+    whole = found.total()
+    return {reason: count / whole for reason, count in found.items()}
 
 
 def _pressures(outcome: Outcome, site: Site, parts: Parts) -> Iterator[Pressure]:
     up_ns = sum(card.up_ns for card in outcome.cards)
     steps_ns = sum(card.busy_ns - card.stall_ns for card in outcome.cards)
     compute = steps_ns / up_ns if up_ns else 0.0
-    yield Pressure("compute", compute, f"cards compute {compute:.0%} of the time that they are up")
     most, room = sum(card.profile.running_max for card in site.cards), outcome.kv_total_tokens
+    told = f"cards compute {compute:.0%} of the time that they are up"
+    running = _mean_running(outcome.samples)
+    if running is not None:
+        told += f", at {running:,.1f} of the {most:,} turns that could run: busy is not full"
+    yield Pressure("compute", compute, told)
     slots = _while_waiting(outcome.samples, most, "running")
     kv = _while_waiting(outcome.samples, room, "kv_running_tokens")
     if any(sample.waiting for sample in outcome.samples):
@@ -155,7 +241,8 @@ def _pressures(outcome: Outcome, site: Site, parts: Parts) -> Iterator[Pressure]
     told = f"the pool is {pool:.0%} full at its peak, {dropped:,} copies were dropped for others"
     yield Pressure("pool", pool, told if size else "there is no pool")
     link = _link_share(outcome, site)
-    yield Pressure("link", link, f"while turns wait, the pool's link carries {link:.0%}")
+    told = f"while turns wait, the pool's link carries {link:.0%} of what it does when well"
+    yield Pressure("link", link, told)
     told = f"sessions spend {parts.tools:.0%} of their time in tool gaps"
     yield Pressure("tools", parts.tools, told)
 
@@ -164,6 +251,12 @@ def _while_waiting(samples: Sequence[Sample], total: int, name: str) -> float:
     """Return the mean share of `total` at the instants at which turns waited, 0 without any."""
     values = [getattr(sample, name) for sample in samples if sample.waiting > 0]
     return sum(values) / len(values) / total if values and total else 0.0
+
+
+def _mean_running(samples: Sequence[Sample]) -> float | None:
+    """Return how many turns run at once, over the instants at which any does."""
+    values = [sample.running for sample in samples if sample.running]
+    return sum(values) / len(values) if values else None
 
 
 def _link_share(outcome: Outcome, site: Site) -> float:

@@ -13,12 +13,15 @@ class Call:
     `reuse_tokens` of the prompt equal what the branch computed before; of them `cached_tokens` were
     not computed again. `out_tokens` is how long the answer would be without a limit; it ends with
     `status`, calling `tool`. `delivered_tokens` of it have reached the client, over all dispatches,
-    and `kv_tokens` are in a slot at its end. `card` is where it was dispatched last.
+    and `kv_tokens` are in a slot at its end. `card` is where it was dispatched last. Of the prompt
+    `repeated_tokens` were computed once before, by an earlier turn or a run that was lost. The turn
+    arrived at `arrival_ns`, and was asked as this call at `asked_ns`.
     Times are −1 before their moment.
     """
 
     __slots__ = (
         "arrival_ns",
+        "asked_ns",
         "cached_tokens",
         "card",
         "delivered_tokens",
@@ -29,6 +32,7 @@ class Call:
         "out_tokens",
         "owner",
         "prompt_tokens",
+        "repeated_tokens",
         "reuse_tokens",
         "session",
         "status",
@@ -47,12 +51,14 @@ class Call:
         self.turn = TurnId(f"{name}~{tries}" if tries else name)
         self.prompt_tokens = 0
         self.reuse_tokens = 0
+        self.repeated_tokens = 0
         self.out_tokens = 0
         self.limit_tokens = 0
         self.status = "stop"
         self.tool = ""
         self.card = CardId("")
         self.arrival_ns = -1
+        self.asked_ns = -1
         self.first_ns = -1
         self.cached_tokens = 0
         self.delivered_tokens = 0
@@ -63,6 +69,8 @@ class Call:
         other = Call(self.owner, self.number, self.session, self.tries + 1)
         other.prompt_tokens = self.prompt_tokens
         other.reuse_tokens = self.reuse_tokens
+        computed = self.first_ns >= 0
+        other.repeated_tokens = self.prompt_tokens if computed else self.repeated_tokens
         other.out_tokens = self.out_tokens
         other.limit_tokens = self.limit_tokens
         other.status = self.status

@@ -2,8 +2,9 @@
 
 A refusal, a failed answer and a gateway that is away are met as a well-behaved client meets them:
 the same turn is asked again after the time that the service named, or a pause that doubles, a
-bounded number of times; what a retry cannot cure is not tried again. A turn that fails for good
-ends its session, and what would have followed from it (later turns, sub-agents) is never asked.
+bounded number of times (`RetryRule`); what a retry cannot cure is not tried again. A turn that
+fails for good ends its session, and what would have followed from it (later turns, sub-agents) is
+never asked.
 """
 
 from __future__ import annotations
@@ -13,17 +14,12 @@ from collections.abc import Callable
 from bedplate.core import actions as act
 from bedplate.core.events import Event, SessionClosed, TurnArrived
 from bedplate.core.ids import BranchId, ModelId, SessionId, TenantId, TurnId
-from bedplate.core.units import MILLISECOND_NS, SECOND_NS
 from bedplate.twin.call import Call
 from bedplate.twin.heap import CLIENT, Heap
 from bedplate.twin.outcome import SessionRow, TurnRow
+from bedplate.twin.retry import RETRIES, RetryRule
 from bedplate.twin.workload.form import Session, Workload, prompt_tokens
 
-TRIES_MAX = 8
-"""Times that one turn is asked, the first included."""
-PAUSE_NS = 500 * MILLISECOND_NS
-PAUSE_MAX_NS = 8 * SECOND_NS
-"""The first pause before a retry for which nobody named a time, and the longest."""
 HOPELESS = frozenset(
     ("context_length_exceeded", "invalid_request_error", "session_not_found", "engine_timeout")
 )
@@ -81,7 +77,8 @@ class Clients:
     """All agents of a run. `tell` gives an event to the core.
 
     `calls` has every turn that is asked and not settled, by its id. `left` counts the sessions that
-    may still do something. While `away` nobody answers at the door.
+    may still do something. `retries_ns` has when a turn was heard to need another try, `failures`
+    how often a call failed for which reason. While `away` nobody answers at the door.
     """
 
     def __init__(
@@ -92,11 +89,15 @@ class Clients:
         tell: Callable[[Event], None],
         model: ModelId,
         close_sessions: bool,
+        retry: RetryRule = RETRIES,
     ) -> None:
         self._heap = heap
         self._tell = tell
         self._model = model
         self._close_sessions = close_sessions
+        self._tries = retry.tries
+        self._pause_ns = retry.pause_ns
+        self._pause_max_ns = retry.pause_max_ns
         self._began_ns = heap.now_ns
         self.agents = [Agent(i, session) for i, session in enumerate(workload.sessions)]
         self._by_id = {agent.id: agent for agent in self.agents}
@@ -112,7 +113,8 @@ class Clients:
         self.calls: dict[TurnId, Call] = {}
         self.rows: list[TurnRow] = []
         self.left = len(self.agents)
-        self.retries = 0
+        self.retries_ns: list[int] = []
+        self.failures: dict[str, int] = {}
         self.away = False
         self._slow_tools: dict[str, float] = {}
 
@@ -149,6 +151,7 @@ class Clients:
         prompt, keep = prompt_tokens(turn, agent.context_tokens)
         call.prompt_tokens = prompt = max(1, prompt)
         call.reuse_tokens = min(keep, agent.computed_tokens, prompt - 1)
+        call.repeated_tokens = min(keep, prompt - 1)
         call.out_tokens = max(1, turn.out_tokens)
         call.limit_tokens = turn.limit_tokens
         if number + 1 < len(turns) and turns[number + 1].tool:
@@ -161,6 +164,7 @@ class Clients:
         self._ask(call)
 
     def _ask(self, call: Call) -> None:
+        call.asked_ns = self._heap.now_ns
         if self.away:
             self._failed(call, "lost")
             return
@@ -263,10 +267,13 @@ class Clients:
     def _failed(self, call: Call, status: str, *, reason: str = "", after_ns: int = 0) -> None:
         """Ask again after a while, or give the session up."""
         agent = self.agents[call.owner]
-        if reason not in HOPELESS and call.tries + 1 < TRIES_MAX:
-            pause_ns = max(after_ns, min(PAUSE_MAX_NS, PAUSE_NS << call.tries))
+        why = reason or status
+        self.failures[why] = self.failures.get(why, 0) + 1
+        if reason not in HOPELESS and call.tries + 1 < self._tries:
+            # No pause doubles more often than that; the shift stays small for any number of tries.
+            pause_ns = max(after_ns, min(self._pause_max_ns, self._pause_ns << min(call.tries, 32)))
             agent.call = call.again()
-            self.retries += 1
+            self.retries_ns.append(self._heap.now_ns - self._began_ns)
             self._heap.at(self._heap.now_ns + pause_ns, CLIENT, self._ask_again, agent.call)
             return
         agent.failed = True
@@ -289,31 +296,37 @@ class Clients:
                 self._pause(parent)
 
     def _forget_children(self, agent: Agent) -> None:
-        for child in agent.children:
-            spawn = child.session.spawn
-            assert spawn is not None
-            if spawn.turn >= agent.turns_done and not child.over:
-                child.over = True
-                self.left -= 1
-                self._forget_children(child)
+        ended = [agent]
+        while ended:
+            parent = ended.pop()
+            for child in parent.children:
+                spawn = child.session.spawn
+                assert spawn is not None
+                if spawn.turn >= parent.turns_done and not child.over:
+                    child.over = True
+                    self.left -= 1
+                    ended.append(child)
 
     # Looking back.
 
     def _row(self, call: Call, card: str, queue_ns: int, status: str) -> None:
         began_ns = self._began_ns
+        ran = call.first_ns >= 0
         self.rows.append(
             TurnRow(
                 call.owner,
                 call.number,
                 card,
                 call.arrival_ns - began_ns,
-                call.first_ns - began_ns if call.first_ns >= 0 else -1,
+                call.first_ns - began_ns if ran else -1,
                 self._heap.now_ns - began_ns,
                 queue_ns,
                 call.prompt_tokens,
                 call.cached_tokens,
                 call.delivered_tokens,
                 status,
+                max(0, call.asked_ns - call.arrival_ns),
+                max(0, call.repeated_tokens - call.cached_tokens) if ran else 0,
             )
         )
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from bedplate.core.limits import LANE_NAMES
 from bedplate.core.units import SECOND_NS
+from bedplate.twin.faults import NEVER
 from bedplate.twin.goodput import ENDED_WELL
 from bedplate.twin.outcome import Outcome, Sample
 from bedplate.twin.spread import quantile
@@ -28,14 +29,28 @@ class Line(NamedTuple):
     ys: tuple[float, ...]
 
 
+class Mark(NamedTuple):
+    """What lasts from one x to another."""
+
+    name: str
+    begin: float
+    end: float
+
+
 class Panel(NamedTuple):
-    """One set of axes. `y_max` is the top of the scale, 0 for the largest value."""
+    """One set of axes. `y_max` is the top of the scale, 0 for the largest value.
+
+    `x_log`: equal steps to the right multiply x. Values of 0 then stand at the left edge. `marks`
+    are the faults, where x is time.
+    """
 
     title: str
     x_label: str
     y_label: str
     y_max: float
     lines: tuple[Line, ...]
+    x_log: bool = False
+    marks: tuple[Mark, ...] = ()
 
 
 def panels(outcome: Outcome, workload: Workload) -> tuple[Panel, ...]:
@@ -53,6 +68,7 @@ def _over_time(outcome: Outcome) -> Iterator[Panel]:
     def line(name: str, value: Callable[[Sample], float]) -> Line:
         return Line(name, xs, tuple(value(sample) for sample in samples))
 
+    marks = tuple(_marks(outcome))
     room, size = max(1, outcome.kv_total_tokens), outcome.pool_total_bytes
     kv = [
         line("held", lambda sample: 100 * sample.kv_used_tokens / room),
@@ -60,14 +76,24 @@ def _over_time(outcome: Outcome) -> Iterator[Panel]:
     ]
     if size:
         kv.append(line("pool", lambda sample: 100 * sample.pool_bytes / size))
-    yield Panel("KV occupancy", "time, s", "%", 100.0, tuple(kv))
+    yield Panel("KV occupancy", "time, s", "%", 100.0, tuple(kv), marks=marks)
     turns = (
         line("running", lambda sample: sample.running),
         line("waiting", lambda sample: sample.waiting),
     )
-    yield Panel("turns", "time, s", "turns", 0.0, turns)
+    yield Panel("turns", "time, s", "turns", 0.0, turns, marks=marks)
     sessions = line("open", lambda sample: sample.sessions)
-    yield Panel("sessions", "time, s", "sessions", 0.0, (sessions,))
+    yield Panel("sessions", "time, s", "sessions", 0.0, (sessions,), marks=marks)
+
+
+def _marks(outcome: Outcome) -> Iterator[Mark]:
+    """Yield each fault that happened, cut to the run."""
+    for fault in outcome.faults:
+        if fault.at_ns <= outcome.duration_ns:
+            end_ns = outcome.duration_ns if fault.end_ns == NEVER else fault.end_ns
+            name = f"{fault.kind} {fault.thing}".rstrip()
+            end_s = min(end_ns, outcome.duration_ns) / SECOND_NS
+            yield Mark(name, fault.at_ns / SECOND_NS, end_s)
 
 
 def _distributions(outcome: Outcome, workload: Workload) -> Iterator[Panel]:
@@ -76,12 +102,13 @@ def _distributions(outcome: Outcome, workload: Workload) -> Iterator[Panel]:
     for turn in outcome.turns:
         if turn.status in ENDED_WELL and turn.first_ns >= 0:
             ttft[lane_of[turn.session]].append((turn.first_ns - turn.arrival_ns) / SECOND_NS)
-    yield Panel("TTFT", "seconds", "% of turns", 100.0, tuple(_shares(ttft)))
+    yield Panel("TTFT", "seconds", "% of turns", 100.0, tuple(_shares(ttft)), x_log=True)
     times: list[list[float]] = [[] for _ in LANE_NAMES]
     for session in outcome.sessions:
         if not session.failed and session.end_ns >= 0:
             times[lane_of[session.session]].append((session.end_ns - session.start_ns) / SECOND_NS)
-    yield Panel("session time", "seconds", "% of sessions", 100.0, tuple(_shares(times)))
+    shares = tuple(_shares(times))
+    yield Panel("session time", "seconds", "% of sessions", 100.0, shares, x_log=True)
 
 
 def _shares(values: Sequence[list[float]]) -> Iterator[Line]:

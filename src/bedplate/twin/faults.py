@@ -1,13 +1,15 @@
 """What breaks, and when it is well again. Times count from the beginning of the run.
 
 A fault changes the outside only (cards, links, tools, the gateway); what the base makes of it is
-the core's doing. `back_ns` and `until_ns` −1 mean never. Of two faults of one kind on one thing
-that overlap, the later one holds, and the first end ends both.
+the core's doing. `back_ns` and `until_ns` −1 mean never. Where faults of one kind overlap on one
+thing, it is well again when the last of them has ended; until then the one that began last of those
+that have not ended holds. A lost card and a lost partition are of one kind.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from bedplate.twin.transfer import TailSpec
 
@@ -21,6 +23,7 @@ class CardLost:
     `silent_ns` passes before anybody notices; until then what runs there hangs.
     """
 
+    kind: ClassVar[str] = "card_lost"
     at_ns: int
     card: str
     back_ns: int = NEVER
@@ -31,6 +34,7 @@ class CardLost:
 class PartitionLost:
     """All cards of a partition stop at once, as with its power."""
 
+    kind: ClassVar[str] = "partition_lost"
     at_ns: int
     partition: str
     back_ns: int = NEVER
@@ -40,6 +44,7 @@ class PartitionLost:
 class CardSlow:
     """Every step of a card lasts `factor` times as long (a hot chip, a sick neighbour)."""
 
+    kind: ClassVar[str] = "card_slow"
     at_ns: int
     card: str
     factor: float
@@ -50,6 +55,7 @@ class CardSlow:
 class LinkLost:
     """Cards of a partition do not reach the pool: stores and loads fail."""
 
+    kind: ClassVar[str] = "link_lost"
     at_ns: int
     partition: str
     until_ns: int = NEVER
@@ -59,6 +65,7 @@ class LinkLost:
 class LinkSlow:
     """Moves of a partition's cards flow `factor` times slower, some of them wait a long tail."""
 
+    kind: ClassVar[str] = "link_slow"
     at_ns: int
     partition: str
     factor: float
@@ -70,6 +77,7 @@ class LinkSlow:
 class ToolSlow:
     """Gaps that begin in this time last `factor` times as long. `tool` "" means every gap."""
 
+    kind: ClassVar[str] = "tool_slow"
     at_ns: int
     factor: float
     tool: str = ""
@@ -84,6 +92,7 @@ class GatewayRestarted:
     entries.
     """
 
+    kind: ClassVar[str] = "gateway_restarted"
     at_ns: int
     back_ns: int
 

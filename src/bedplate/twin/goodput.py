@@ -11,9 +11,10 @@ prints its factor. TTFT counts from the turn's arrival at the base to its first 
 included; TPOT is (end − first token) ÷ (output tokens − 1), and a turn of one token has none.
 
 A turn *ends well* with `stop`, `length` or `tool_calls`. Everything that was offered counts in the
-share: a turn that was refused, failed, cancelled or never ended is not good. In the first two lanes
-goodput counts turns; a session is good when all of its turns arrived and were. In batch it counts
-sessions; all of their turns must end well.
+share, that is every turn of the workload: one that was refused, failed, cancelled or never ended is
+not good, nor is one that was never asked since its session had been given up before. In the first
+two lanes goodput counts turns; a session is good when all of its turns arrived and were. In batch
+it counts sessions; all of their turns must end well.
 
 Rates are over the whole run, from the first arrival to the last end. The time in which no session
 begins any more and the last ones end is part of it: rates compare runs of one load, shares any two.
@@ -99,13 +100,17 @@ def count(
     turns_good: Sequence[bool],
     sessions_good: Iterable[bool],
     *,
+    turns_offered: int,
     duration_s: float,
 ) -> Goodput:
-    """Add up one lane over a run of `duration_s` virtual seconds."""
+    """Add up one lane over a run of `duration_s` virtual seconds.
+
+    `turns_good` has the turns that arrived, `turns_offered` counts those of the workload.
+    """
     sessions = list(sessions_good)
     whole = sum(sessions)
     by_session = lane == BATCH
-    offered = len(sessions) if by_session else len(turns_good)
+    offered = len(sessions) if by_session else turns_offered
     good = whole if by_session else sum(turns_good)
     return Goodput(
         unit="sessions" if by_session else "turns",

@@ -13,7 +13,8 @@ class TurnRow(NamedTuple):
     """One turn. `session` is the index in the workload, `turn` its number in the session.
 
     `status` is that of `core.actions.Settled`, or `unfinished`. `queue_ns` passed between arrival
-    and dispatch, as the core settled it.
+    and dispatch, as the core settled it; `retry_ns` before that, from arrival to the client's last
+    try. Of its prompt `again_tokens` were computed although they had been computed before.
     """
 
     session: int
@@ -27,6 +28,8 @@ class TurnRow(NamedTuple):
     cached_tokens: int
     out_tokens: int
     status: str
+    retry_ns: int = 0
+    again_tokens: int = 0
 
 
 class SessionRow(NamedTuple):
@@ -56,7 +59,8 @@ class CardRow(NamedTuple):
 class Sample(NamedTuple):
     """The base at one instant. KV in tokens over all cards, pool in bytes, turns by state.
 
-    `moves` are stores and loads under way.
+    `moves` are stores and loads under way. `why` counts the waiting turns by what they wait for, in
+    the words of the core (`core.view.WHY_TEXT`), sorted.
     """
 
     time_ns: int
@@ -67,11 +71,30 @@ class Sample(NamedTuple):
     running: int
     sessions: int
     moves: int = 0
+    why: tuple[tuple[str, int], ...] = ()
+
+
+class FaultRow(NamedTuple):
+    """One fault. `kind` as in a scenario, `thing` is what it hit; `end_ns` −1 for never.
+
+    `turns_cut` ran on what it took away, `moves_cut` were under way there.
+    """
+
+    kind: str
+    thing: str
+    at_ns: int
+    end_ns: int
+    turns_cut: int
+    moves_cut: int
 
 
 @dataclass(slots=True)
 class Outcome:
-    """A whole run. `digest` is the core's, in hex; `counters` are the core's own."""
+    """A whole run. `digest` is the core's, in hex; `counters` are the core's own.
+
+    `failures` counts calls that were refused or broke, by their reason; `retries_ns` has when each
+    of those that were asked again had failed.
+    """
 
     name: str
     seed: int
@@ -86,3 +109,6 @@ class Outcome:
     cards: list[CardRow] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
+    retries_ns: list[int] = field(default_factory=list)
+    faults: list[FaultRow] = field(default_factory=list)

@@ -16,6 +16,8 @@ from typing import NamedTuple
 from bedplate.core.limits import LANE_NAMES
 from bedplate.core.units import SECOND_NS
 from bedplate.twin.bottleneck import Bottleneck, find_bottleneck
+from bedplate.twin.evidence import Evidence
+from bedplate.twin.fault_cost import FaultCost, fault_costs
 from bedplate.twin.goodput import (
     ENDED_WELL,
     Goodput,
@@ -42,20 +44,31 @@ class Times(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """Tokens of turns that ended well. `hit_share` is cached ÷ prompt."""
+    """Tokens of turns that ended well. `hit_share` is cached ÷ prompt.
+
+    `again` of the prompt tokens were computed although they had been computed before.
+    """
 
     prompt: int
     cached: int
+    again: int
     out: int
     hit_share: float
 
 
 class LaneReport(NamedTuple):
-    """One lane, or `all` of them. `turns` counts those that arrived."""
+    """One lane, or `all` of them.
+
+    `turns_offered` are all of the workload, `turns` those of them that arrived: what would have
+    followed after a session was given up never does. `session` of `times` is over the part
+    `sessions_done_share` of the sessions.
+    """
 
     lane: str
     sessions: int
     sessions_done: int
+    sessions_done_share: float
+    turns_offered: int
     turns: int
     turns_done: int
     goodput: Goodput
@@ -114,13 +127,18 @@ class Speed(NamedTuple):
 class Report:
     """One run. `statuses` counts turns by how they ended, `counters` are the core's own.
 
+    `evidence` is what the times rest on. `notes` say what in the scenario had no effect. `failures`
+    counts calls that were refused or broke, retries included, by their reason.
     `too_long` of the refused turns had a prompt that no card takes: `context_tokens` is the most.
     """
 
     name: str
     workload: str
+    workload_source: str
     seed: int
     digest: str
+    evidence: tuple[Evidence, ...]
+    notes: tuple[str, ...]
     slo_factor: float
     duration_s: float
     lanes: tuple[LaneReport, ...]
@@ -131,10 +149,12 @@ class Report:
     moves: Moves
     cards: tuple[CardUse, ...]
     bottleneck: Bottleneck
+    faults: tuple[FaultCost, ...]
     speed: Speed
     statuses: dict[str, int]
     context_tokens: int
     too_long: int
+    failures: dict[str, int]
     counters: dict[str, int]
 
     def document(self) -> dict[str, object]:
@@ -143,7 +163,13 @@ class Report:
 
 
 def make_report(
-    outcome: Outcome, workload: Workload, site: Site, *, slo_factor: float = 1.0
+    outcome: Outcome,
+    workload: Workload,
+    site: Site,
+    *,
+    slo_factor: float = 1.0,
+    evidence: tuple[Evidence, ...] = (),
+    notes: tuple[str, ...] = (),
 ) -> Report:
     """Add up one run.
 
@@ -152,6 +178,8 @@ def make_report(
         workload: What was asked; its indices are those of the outcome's rows.
         site: What it ran on.
         slo_factor: Stretches the limits of the SLO classes (`goodput`), above 0.
+        evidence: What the site's times rest on.
+        notes: What was found when the scenario was read.
 
     Cost: O(turns log turns + samples).
     """
@@ -163,8 +191,11 @@ def make_report(
     return Report(
         name=outcome.name,
         workload=workload.name,
+        workload_source=workload.source,
         seed=outcome.seed,
         digest=outcome.digest,
+        evidence=evidence,
+        notes=notes,
         slo_factor=slo_factor,
         duration_s=duration_s,
         lanes=lanes[:-1],
@@ -179,12 +210,14 @@ def make_report(
         ),
         cards=tuple(map(_card_use, outcome.cards)),
         bottleneck=find_bottleneck(outcome, site),
+        faults=fault_costs(outcome, workload, slo_factor=slo_factor),
         speed=_speed(outcome, duration_s),
         context_tokens=context,
         too_long=sum(
             row.status == "refused" and row.prompt_tokens >= context for row in outcome.turns
         ),
         statuses=dict(sorted(Counter(row.status for row in outcome.turns).items())),
+        failures=dict(outcome.failures),
         counters=dict(sorted(outcome.counters.items())),
     )
 
@@ -197,6 +230,9 @@ def lane_reports(
     lane_of = [session.lane for session in asked]
     turns: list[list[TurnRow]] = [[] for _ in LANE_NAMES]
     sessions: list[list[SessionRow]] = [[] for _ in LANE_NAMES]
+    offered = [0] * len(LANE_NAMES)
+    for asks in asked:
+        offered[asks.lane] += len(asks.turns)
     for turn in outcome.turns:
         if turn.arrival_ns >= 0:
             turns[lane_of[turn.session]].append(turn)
@@ -213,18 +249,24 @@ def lane_reports(
                 session_is_good(row, good[row.session], len(asked[row.session].turns), slo)
                 for row in rows
             )
-            goodput = count(lane, judged, whole, duration_s=duration_s)
-            found.append(_summary(LANE_NAMES[lane], turns[lane], rows, goodput))
+            goodput = count(lane, judged, whole, turns_offered=offered[lane], duration_s=duration_s)
+            found.append(_summary(LANE_NAMES[lane], turns[lane], rows, offered[lane], goodput))
     total = sum(each.goodput.sessions_good for each in found)
     rate = total / duration_s if duration_s > 0 else 0.0
-    offered = len(outcome.sessions)
-    share = total / offered if offered else 0.0
-    goodput = Goodput("sessions", offered, total, share, rate, total, rate)
-    return (*found, _summary("all", [*chain(*turns)], outcome.sessions, goodput))
+    sessions_offered = len(outcome.sessions)
+    share = total / sessions_offered if sessions_offered else 0.0
+    goodput = Goodput("sessions", sessions_offered, total, share, rate, total, rate)
+    turns_offered = sum(each.turns_offered for each in found)
+    every = _summary("all", [*chain(*turns)], outcome.sessions, turns_offered, goodput)
+    return (*found, every)
 
 
 def _summary(
-    lane: str, turns: Sequence[TurnRow], sessions: Sequence[SessionRow], goodput: Goodput
+    lane: str,
+    turns: Sequence[TurnRow],
+    sessions: Sequence[SessionRow],
+    turns_offered: int,
+    goodput: Goodput,
 ) -> LaneReport:
     done = [row for row in turns if row.status in ENDED_WELL]
     ended = [row for row in sessions if not row.failed and row.end_ns >= 0]
@@ -234,6 +276,8 @@ def _summary(
         lane=lane,
         sessions=len(sessions),
         sessions_done=len(ended),
+        sessions_done_share=len(ended) / len(sessions) if sessions else 0.0,
+        turns_offered=turns_offered,
         turns=len(turns),
         turns_done=len(done),
         goodput=goodput,
@@ -245,7 +289,11 @@ def _summary(
             session=_seconds(row.end_ns - row.start_ns for row in ended),
         ),
         tokens=Tokens(
-            prompt, cached, sum(row.out_tokens for row in done), cached / prompt if prompt else 0.0
+            prompt,
+            cached,
+            sum(row.again_tokens for row in done),
+            sum(row.out_tokens for row in done),
+            cached / prompt if prompt else 0.0,
         ),
     )
 

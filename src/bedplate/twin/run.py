@@ -15,6 +15,7 @@ from bedplate.core import invariants, view
 from bedplate.twin.faults import Fault
 from bedplate.twin.inject import schedule
 from bedplate.twin.outcome import Outcome
+from bedplate.twin.retry import RETRIES, RetryRule
 from bedplate.twin.samples import Samples
 from bedplate.twin.site import NO_POOL, CardSpec, PoolSpec, Site, check_workload
 from bedplate.twin.transfer import TailSpec
@@ -34,6 +35,7 @@ def simulate(
     progress: Callable[[float], None] | None = None,
     close_sessions: bool = True,
     heard: Heard | None = None,
+    retry: RetryRule = RETRIES,
 ) -> Outcome:
     """Run a workload on a site until every session is over.
 
@@ -46,6 +48,7 @@ def simulate(
         progress: Hears with each sample of the share of sessions that are over, 0 to 1.
         close_sessions: Agents close their session after its last turn; if not, it idles out.
         heard: Hears of every event that the core handled.
+        retry: How agents ask again.
 
     Raises:
         ConfigError: site, workload or faults cannot be simulated; the message says why.
@@ -55,15 +58,17 @@ def simulate(
     began_s = time.perf_counter()
     site.check()
     check_workload(workload)
-    world = World(site, workload, seed=seed, close_sessions=close_sessions, heard=heard)
-    schedule(world, faults)
+    world = World(
+        site, workload, seed=seed, close_sessions=close_sessions, heard=heard, retry=retry
+    )
+    struck = schedule(world, faults)
     last_ns = max((s.start_ns for s in workload.sessions if s.spawn is None), default=0)
     sampling = Samples(START_NS, horizon_ns=last_ns, wanted=samples, progress=progress)
     with _patient_collector():
         world.run(sampling)
     invariants.check(world.base)
     counters = view.counters(world.base)
-    counters["client_retries"] = world.clients.retries
+    counters["client_retries"] = len(world.clients.retries_ns)
     counters["moves_timed_out"] = world.transfer.timed_out
     return Outcome(
         name=site.name,
@@ -78,6 +83,9 @@ def simulate(
         cards=[card.row() for card in world.cards.values()],
         samples=sampling.rows,
         counters=counters,
+        failures=dict(sorted(world.clients.failures.items())),
+        retries_ns=world.clients.retries_ns,
+        faults=[one.row() for one in struck],
         wall_s=time.perf_counter() - began_s,
     )
 

@@ -8,9 +8,11 @@ Taking one changes nothing in the run.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from bedplate.core.states import RUNNING
 from bedplate.twin.outcome import Sample
 
 if TYPE_CHECKING:
@@ -64,15 +66,19 @@ class Samples:
     def _take(self, world: World, time_ns: int) -> None:
         state = world.base.state
         block = state.policy.block_tokens
+        waiting = sum(sum(tenant.waiting) for tenant in state.tenants.values())
+        # Over all turns, so only where there is something to find.
+        held = (turn.why for turn in state.turns.values() if waiting and turn.state != RUNNING)
         self.rows.append(
             Sample(
                 time_ns=time_ns - self._began_ns,
                 kv_used_tokens=block * sum(card.used_blocks for card in state.cards.values()),
                 kv_running_tokens=block * sum(card.busy_blocks for card in state.cards.values()),
                 pool_bytes=state.pool_bytes,
-                waiting=sum(sum(tenant.waiting) for tenant in state.tenants.values()),
+                waiting=waiting,
                 running=sum(tenant.running for tenant in state.tenants.values()),
                 sessions=len(state.sessions),
                 moves=world.transfer.active,
+                why=tuple(sorted(Counter(held).items())),
             )
         )

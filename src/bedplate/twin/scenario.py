@@ -6,7 +6,7 @@ A scenario is found by its path, or by name among the built-in ones beside this 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
@@ -17,14 +17,19 @@ from pydantic import ValidationError
 from bedplate.config.explain import Sources, explain
 from bedplate.config.fields import GIB, to_ns
 from bedplate.config.load import load, read_toml, validated
+from bedplate.core.ids import CardId
 from bedplate.core.limits import Policy
 from bedplate.core.units import SECOND_NS
 from bedplate.errors import ConfigError, InvalidRequest
 from bedplate.perf import profile_file
 from bedplate.perf.catalog_profile import catalog_profile
-from bedplate.perf.links import collective_ns
+from bedplate.perf.links import classes, collective_ns, find_class, link, links
 from bedplate.perf.profile import CardProfile
+from bedplate.twin import evidence, scenario_set
+from bedplate.twin.evidence import Evidence
 from bedplate.twin.faults import Fault
+from bedplate.twin.retry import RetryRule
+from bedplate.twin.scenario_notes import notes
 from bedplate.twin.scenario_tree import OPTIONS, CardsConfig, ScenarioConfig, WorkloadConfig
 from bedplate.twin.site import NO_POOL, CardSpec, PoolSpec, Site
 from bedplate.twin.workload.form import Workload
@@ -45,23 +50,33 @@ _ENDING = ".toml"
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Everything that a run needs."""
+    """Everything that a run needs, what its times rest on, and what in it has no effect."""
 
     site: Site
     workload: Workload
     faults: tuple[Fault, ...]
+    retry: RetryRule
     seed: int
     slo_factor: float
     samples: int
+    evidence: tuple[Evidence, ...]
+    notes: tuple[str, ...]
 
 
-def load_scenario(which: str, *, trace: Path | None = None, seed: int | None = None) -> Scenario:
+def load_scenario(
+    which: str,
+    *,
+    trace: Path | None = None,
+    seed: int | None = None,
+    changes: Sequence[str] = (),
+) -> Scenario:
     """Read a scenario and its workload.
 
     Args:
         which: A file, or the name of a built-in scenario.
         trace: A workload in place of the scenario's; what the scenario does to it stays.
         seed: In place of the scenario's.
+        changes: Keys with values in place of the file's, as `scenario_set` reads them.
 
     Raises:
         ConfigError: the scenario or a file that it names cannot be used; the message names file,
@@ -70,9 +85,9 @@ def load_scenario(which: str, *, trace: Path | None = None, seed: int | None = N
             link.
     """
     path = find_scenario(which)
-    config = validated(
-        ScenarioConfig, read_toml(path), Sources(str(path)), folder=path.absolute().parent
-    )
+    raw = read_toml(path)
+    sources = Sources(str(path), scenario_set.apply(raw, changes))
+    config = validated(ScenarioConfig, raw, sources, folder=path.absolute().parent)
     seed = config.run.seed if seed is None else seed
     site = Site(
         name=config.name or path.stem,
@@ -81,13 +96,17 @@ def load_scenario(which: str, *, trace: Path | None = None, seed: int | None = N
         pool=_pool(config, path),
         progress_tokens=config.run.progress_tokens,
     )
+    workload = make_workload(config.workload, path, trace=trace, seed=seed)
     return Scenario(
         site=site,
-        workload=make_workload(config.workload, path, trace=trace, seed=seed),
+        workload=workload,
         faults=tuple(fault.fault() for fault in config.faults),
+        retry=config.clients.rule(),
         seed=seed,
         slo_factor=config.run.slo_factor,
         samples=config.run.samples,
+        evidence=_evidence(config, site, path.parent),
+        notes=tuple(notes(config, workload)),
     )
 
 
@@ -102,10 +121,10 @@ def find_scenario(which: str) -> Path:
     if which in known and not path.is_file():
         return known[which]
     if not path.is_file() and path.suffix != _ENDING:
-        near = difflib.get_close_matches(which, known, n=1, cutoff=0.0)
+        near = difflib.get_close_matches(which, known, n=1)
+        meant = f'the nearest is "{near[0]}" of' if near else "there are"
         raise ConfigError(
-            f'{which}: no such file, and no built-in scenario; the nearest is "{near[0]}" of '
-            f"{', '.join(known)}"
+            f"{which}: no such file, and no built-in scenario; {meant} {', '.join(known)}"
         )
     return path
 
@@ -121,16 +140,21 @@ def find_profile(which: str, folder: Path) -> CardProfile:
     Raises:
         ConfigError: it is not there, or the file is not a profile.
     """
+    return profile_file.load(profile_path(which, folder))
+
+
+def profile_path(which: str, folder: Path) -> Path:
+    """Return the file of a profile; raises as `find_profile`, but the file is not read."""
     known = built_in_profiles()
     if which in known:
-        return profile_file.load(known[which])
+        return known[which]
     path = folder / Path(which).expanduser()
     if not path.is_file() and path.suffix != _ENDING:
         raise ConfigError(
             f"{which}: no such file, and no built-in profile; there are "
             f"{', '.join(known) or 'none'}. `bedplate calibrate` measures one"
         )
-    return profile_file.load(path)
+    return path
 
 
 def built_in_profiles() -> dict[str, Path]:
@@ -168,9 +192,16 @@ def make_workload(
         raise ConfigError(f"{path}: workload: give file or mix, or name a file with --trace")
     if not workload.sessions:
         raise ConfigError(f"{path}: the workload has no sessions; ask for more, or for longer")
+    with _named(f"{path}: workload"):
+        return _changed(workload, config, seed=seed, fresh=file is None)
+
+
+def _changed(workload: Workload, config: WorkloadConfig, *, seed: int, fresh: bool) -> Workload:
+    """Do what a scenario says to a workload; a `fresh` one was generated and has its own starts."""
+    starts_per_s = config.starts_per_second
     if config.repeat_sessions is not None:
         workload = repeat(workload, config.repeat_sessions, seed=seed)
-    if starts_per_s is not None and (config.repeat_sessions or file is None):
+    if starts_per_s is not None and (config.repeat_sessions or fresh):
         workload = restart(workload, starts_per_s, seed=seed)
     if config.rate_factor != 1.0:
         workload = scale_rate(workload, config.rate_factor)
@@ -186,9 +217,19 @@ def make_workload(
 
 
 def _until(workload: Workload, end_ns: int) -> Workload:
-    """Keep the root sessions that begin before `end_ns`; the first one begins at 0."""
+    """Keep the root sessions that begin before `end_ns`.
+
+    Raises:
+        InvalidRequest: there is none.
+    """
     roots = [session for session in workload.sessions if session.spawn is None]
-    return take(workload, sum(root.start_ns < end_ns for root in roots))
+    kept = sum(root.start_ns < end_ns for root in roots)
+    if not kept:
+        first_s = roots[0].start_ns / SECOND_NS
+        raise InvalidRequest(
+            f"until_seconds leaves no session; the first begins after {first_s:g} s"
+        )
+    return take(workload, kept)
 
 
 def _cards(config: ScenarioConfig, path: Path) -> Iterator[CardSpec]:
@@ -197,6 +238,21 @@ def _cards(config: ScenarioConfig, path: Path) -> Iterator[CardSpec]:
             profile = _profile(group, path.parent)
         for name in group.card_names:
             yield CardSpec(name, group.partition, profile)
+
+
+def _evidence(config: ScenarioConfig, site: Site, folder: Path) -> tuple[Evidence, ...]:
+    """Return what the times of the cards rest on."""
+    profiles = {card.id: card.profile for card in site.cards}
+    found = []
+    for group in config.cards:
+        profile = profiles[CardId(group.card_names[0])]
+        if group.profile is not None:
+            path = profile_path(group.profile, folder)
+            found.append(evidence.of_file(profile, path, group.count))
+        else:
+            assert group.card is not None
+            found.append(evidence.of_catalogue(profile, group.card, group.count))
+    return evidence.merged(found)
 
 
 def _profile(group: CardsConfig, folder: Path) -> CardProfile:
@@ -248,8 +304,23 @@ def _pool(config: ScenarioConfig, path: Path) -> PoolSpec:
 def _link(name: str) -> tuple[float, float]:
     """Return start-up in nanoseconds and bytes a second of one link of the catalogue.
 
+    A link to a pool by its name, or one between cards by its class.
+
     Raises:
         InvalidRequest: there is no such link, or a value of it is unknown.
     """
+    if name in links():
+        found = link(name)
+        return found.alpha_ns, found.bytes_per_s
+    try:
+        find_class(name)
+    except InvalidRequest as error:
+        near = difflib.get_close_matches(name, [*links(), *classes()], n=1)
+        meant = f', did you mean "{near[0]}"?' if near else "."
+        raise InvalidRequest(
+            f'there is no link "{name}"{meant} Links to a pool are {", ".join(links())}; a class '
+            "of links between cards may stand here too, such as h100_sxm",
+            code=error.code,
+        ) from error
     base_ns = collective_ns(name, "p2p", 2, 0)
     return base_ns, GIB / (collective_ns(name, "p2p", 2, GIB) - base_ns) * SECOND_NS

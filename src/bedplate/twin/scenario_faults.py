@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from bedplate.config.fields import SECONDS_MAX, Name, Section, to_ns
+from bedplate.core.units import SECOND_NS
 from bedplate.twin.faults import (
     NEVER,
     CardLost,
@@ -34,15 +35,34 @@ class TailConfig(Section):
 
     share: float = Field(gt=0, le=1, description="Part of all moves that wait longer.")
     mean_seconds: float = Field(
-        gt=0, le=SECONDS_MAX, description="Mean of their extra wait, which has a heavy tail."
+        gt=0,
+        le=SECONDS_MAX,
+        description="Mean of their extra wait, which has a heavy tail; less than `max_seconds`.",
     )
     max_seconds: float = Field(
-        default=60.0, gt=0, le=SECONDS_MAX, description="Longest extra wait."
+        default=60.0,
+        gt=0,
+        le=SECONDS_MAX,
+        description="Longest extra wait; a move that takes a minute in all fails.",
     )
 
     def spec(self) -> TailSpec:
-        """Return it as the twin wants it."""
-        return TailSpec(self.share, to_ns(self.mean_seconds), to_ns(self.max_seconds))
+        """Return it as the twin wants it.
+
+        Cut at the longest, waits of a scale s have the mean s × max ÷ (s + max), so that theirs
+        is longer than the mean that is asked for.
+        """
+        mean_s, max_s = self.mean_seconds, self.max_seconds
+        scale_s = mean_s * max_s / (max_s - mean_s)
+        return TailSpec(self.share, scale_s * SECOND_NS, float(to_ns(max_s)))
+
+    @model_validator(mode="after")
+    def _mean_is_reached(self) -> Self:
+        if self.mean_seconds >= self.max_seconds:
+            raise ValueError(
+                f"mean_seconds {self.mean_seconds:g} is not below max_seconds {self.max_seconds:g}"
+            )
+        return self
 
 
 class _Fault(Section):
@@ -72,8 +92,11 @@ class _Lasting(_Fault):
 class CardLostConfig(_Lasting):
     """A card stops with all it holds, and comes back empty."""
 
-    kind: Literal["card_lost"] = Field(default="card_lost", description="A card is lost.")
-    card: Name = Field(description="Card id: the group's name and a number, such as `box-0`.")
+    kind: Literal["card_lost"] = Field(description="A card is lost.")
+    card: Name = Field(
+        description="Card id: the group's name and a number, such as `box-0`. Of a card of several "
+        "chips, the loss of one is the loss of all."
+    )
     silent_seconds: Instant = Field(
         default=0.0, description="So long nobody notices, and what runs there hangs."
     )
@@ -91,9 +114,7 @@ class CardLostConfig(_Lasting):
 class PartitionLostConfig(_Lasting):
     """All cards of a partition stop at once, as with its power."""
 
-    kind: Literal["partition_lost"] = Field(
-        default="partition_lost", description="A partition is lost."
-    )
+    kind: Literal["partition_lost"] = Field(description="A partition is lost.")
     partition: Partition = Field(description="Partition of the cards.")
 
     def fault(self) -> Fault:
@@ -104,7 +125,7 @@ class PartitionLostConfig(_Lasting):
 class CardSlowConfig(_Lasting):
     """Every step of a card lasts longer: a hot chip, a sick neighbour."""
 
-    kind: Literal["card_slow"] = Field(default="card_slow", description="A card is slow.")
+    kind: Literal["card_slow"] = Field(description="A card is slow.")
     card: Name = Field(description="Card id, such as `box-0`.")
     factor: Factor = Field(description=_FACTOR)
 
@@ -118,8 +139,10 @@ class CardSlowConfig(_Lasting):
 class LinkLostConfig(_Lasting):
     """The cards of a partition do not reach the pool: stores and loads fail."""
 
-    kind: Literal["link_lost"] = Field(default="link_lost", description="A link is lost.")
-    partition: Partition = Field(default="", description="Partition of the cards.")
+    kind: Literal["link_lost"] = Field(description="A link is lost.")
+    partition: Partition = Field(
+        default="", description="Partition of the cards; left out, of those that have none."
+    )
 
     def fault(self) -> Fault:
         """Return it as the twin wants it."""
@@ -129,8 +152,10 @@ class LinkLostConfig(_Lasting):
 class LinkSlowConfig(_Lasting):
     """KV moves of a partition's cards are slower, and some wait long."""
 
-    kind: Literal["link_slow"] = Field(default="link_slow", description="A link is slow.")
-    partition: Partition = Field(default="", description="Partition of the cards.")
+    kind: Literal["link_slow"] = Field(description="A link is slow.")
+    partition: Partition = Field(
+        default="", description="Partition of the cards; left out, of those that have none."
+    )
     factor: Factor = Field(default=1.0, description=_FACTOR)
     tail: TailConfig | None = Field(default=None, description="Rare long waits of moves.")
 
@@ -144,11 +169,17 @@ class LinkSlowConfig(_Lasting):
             tail=None if self.tail is None else self.tail.spec(),
         )
 
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if self.factor == 1.0 and self.tail is None:
+            raise ValueError("it changes nothing without factor or tail; give one of them")
+        return self
+
 
 class ToolSlowConfig(_Lasting):
     """Tool gaps that begin in this time last longer."""
 
-    kind: Literal["tool_slow"] = Field(default="tool_slow", description="A tool is slow.")
+    kind: Literal["tool_slow"] = Field(description="A tool is slow.")
     tool: str = Field(default="", max_length=128, description="Its name; left out, every tool.")
     factor: Factor = Field(description=_FACTOR)
 
@@ -162,9 +193,7 @@ class ToolSlowConfig(_Lasting):
 class GatewayRestartedConfig(_Fault):
     """The service is gone for a while, then recovers from its journal."""
 
-    kind: Literal["gateway_restarted"] = Field(
-        default="gateway_restarted", description="The service restarts."
-    )
+    kind: Literal["gateway_restarted"] = Field(description="The service restarts.")
     down_seconds: float = Field(gt=0, le=SECONDS_MAX, description="How long it is gone.")
 
     def fault(self) -> Fault:

@@ -30,6 +30,7 @@ from bedplate.config.lanes import LanesConfig
 from bedplate.config.sizes import parse_size
 from bedplate.config.tree import Config, PoolConfig, ServiceConfig, TenantConfig, TenantLimits
 from bedplate.core.limits import LANE_NAMES, Policy
+from bedplate.twin.scenario_clients import ClientsConfig
 from bedplate.twin.scenario_faults import FaultConfig, TailConfig
 from bedplate.twin.workload.transform import Place
 
@@ -70,7 +71,9 @@ class CardsConfig(Section):
     """Cards that are alike. Times come from `profile`, or are estimated for `model` on `card`."""
 
     name: Name = Field(default="card", description="Card ids are this and a number from 0; unique.")
-    count: int = Field(default=1, ge=1, le=CARDS_MAX, description="How many of them.")
+    count: int = Field(
+        default=1, ge=1, le=CARDS_MAX, description="How many of them, each of `tp` × `pp` chips."
+    )
     partition: str = Field(
         default="", max_length=64, description="Fault domain inside the supernode."
     )
@@ -132,7 +135,9 @@ class PoolSection(Section):
         description='What all moves of all cards share, such as `"200GB"`; or give `link`.',
     )
     link: str | None = Field(
-        default=None, description="A link of the catalogue, for its bandwidth and latency."
+        default=None,
+        description="A link of the catalogue, such as `host_memory`, for its bandwidth and "
+        "latency.",
     )
     links: int | None = Field(
         default=None,
@@ -153,6 +158,8 @@ class PoolSection(Section):
             raise ValueError("links says how many of link there are, which is missing")
         if self.size_bytes and self.bytes_per_second is None and self.link is None:
             raise ValueError("a pool needs bytes_per_second or link")
+        if self.model_fields_set and "size_bytes" not in self.model_fields_set:
+            raise ValueError("size_bytes is missing, and without it there is no pool; 0 says so")
         return self
 
 
@@ -222,7 +229,7 @@ class PolicyConfig(Section):
 class MixConfig(Section):
     """Sessions of personas, begun at the pace of working days."""
 
-    shares: dict[str, Annotated[float, Field(ge=0)]] = Field(
+    shares: dict[str, Annotated[float, Field(ge=0, le=1_000_000_000)]] = Field(
         min_length=1, description="Weight of each persona."
     )
     sessions_per_hour: float = Field(
@@ -235,6 +242,27 @@ class MixConfig(Section):
     start: datetime | None = Field(
         default=None, description="Local time of the beginning; needs `flat = false`."
     )
+    month_start_factor: float | None = Field(
+        default=None,
+        ge=1,
+        le=100,
+        description="How many times as busy the first working days of a month are; left out, 6. "
+        "Needs `flat = false`, as the next two.",
+    )
+    month_start_days: int | None = Field(
+        default=None, ge=0, le=31, description="How many working days that are; left out, 2."
+    )
+    weekend_factor: float | None = Field(
+        default=None, ge=0, le=100, description="How busy days off are; left out, 0.1."
+    )
+
+    @model_validator(mode="after")
+    def _calendar_counts(self) -> Self:
+        calendar = ("start", "month_start_factor", "month_start_days", "weekend_factor")
+        given = [key for key in calendar if getattr(self, key) is not None]
+        if self.flat and given:
+            raise ValueError(f"{given[0]} has no effect at a flat rate; write flat = false")
+        return self
 
 
 class PlaceConfig(Section):
@@ -306,20 +334,22 @@ class ScenarioConfig(Section):
         default="", max_length=200, description="For reports; left out, the file's name."
     )
     run: RunConfig = Field(default=RunConfig(), description="How it is run.")
-    cards: tuple[CardsConfig, ...] = Field(
-        min_length=1, max_length=10_000, description="Groups of cards."
-    )
+    cards: tuple[CardsConfig, ...] = Field(max_length=10_000, description="Groups of cards.")
     pool: PoolSection = Field(default=PoolSection(), description="The shared KV pool.")
     policy: PolicyConfig = Field(
         default_factory=PolicyConfig, description="Lanes, tenants, limits."
     )
     workload: WorkloadConfig = Field(default_factory=WorkloadConfig, description="What is asked.")
+    clients: ClientsConfig = Field(default=ClientsConfig(), description="How clients ask again.")
     faults: tuple[FaultConfig, ...] = Field(
         default=(), alias="fault", max_length=10_000, description="What breaks."
     )
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
+        # Not by min_length, which would blame a missing card after each error inside of one.
+        if not self.cards:
+            raise ValueError("cards: there are none; write at least one [[cards]]")
         names = Counter(name for group in self.cards for name in group.card_names)
         twice = [name for name, count in names.items() if count > 1]
         if twice:
@@ -336,7 +366,19 @@ class ScenarioConfig(Section):
             card = getattr(fault, "card", None)
             partition = getattr(fault, "partition", None)
             if card is not None and card not in cards:
-                raise ValueError(f'fault[{index}].card "{card}" is no card of the scenario')
+                raise ValueError(
+                    f'fault[{index}].card "{card}" is no card of the scenario; there are '
+                    f"{', '.join(map(_ids, self.cards))}"
+                )
             if partition is not None and partition not in partitions:
-                raise ValueError(f'fault[{index}].partition "{partition}" has no cards')
+                known = ", ".join(f'"{name}"' for name in sorted(partitions))
+                raise ValueError(
+                    f'fault[{index}].partition "{partition}" has no cards; the partitions are '
+                    f"{known}"
+                )
         return self
+
+
+def _ids(group: CardsConfig) -> str:
+    """Return the ids of a group of cards as a range."""
+    return group.card_names[0] + (f" to {group.card_names[-1]}" if group.count > 1 else "")

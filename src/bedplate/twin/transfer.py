@@ -33,9 +33,9 @@ MOVE_NS = 60 * SECOND_NS
 class TailSpec:
     """Rare long waits: of all moves the part `share` (0 to 1) waits longer.
 
-    The wait has the density of a Lomax distribution with shape 2: its mean is `scale_ns`, its
-    variance has no bound, and it is cut at `max_ns`. (Shape 2, since that needs a square root only
-    and so is the same number on every machine.)
+    The wait has a Lomax distribution with shape 2, whose mean is `scale_ns` and whose variance has
+    no bound; it is cut at `max_ns`, which leaves a mean of scale × max ÷ (scale + max). (Shape 2,
+    since that needs a square root only and so is the same number on every machine.)
     """
 
     share: float
@@ -149,6 +149,16 @@ class Transfer:
     def active(self) -> int:
         """Moves that have begun and are not answered."""
         return len(self._moves)
+
+    def under_way(self, *, card: str | None = None, partition: str | None = None) -> int:
+        """Return how many moves are not answered: of a card, a partition, or without both of all.
+
+        Cost: linear in moves.
+        """
+        return sum(
+            card in (None, move.card) and partition in (None, move.partition)
+            for move in self._moves
+        )
 
     def link(self, partition: str) -> Link:
         """Return the link of a partition."""

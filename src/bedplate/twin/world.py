@@ -28,6 +28,7 @@ from bedplate.core.units import SECOND_NS
 from bedplate.twin.card import VirtualCard
 from bedplate.twin.clients import Clients
 from bedplate.twin.heap import TIMER, Heap
+from bedplate.twin.retry import RETRIES, RetryRule
 from bedplate.twin.samples import Samples
 from bedplate.twin.site import Site
 from bedplate.twin.stepper import Host
@@ -52,6 +53,7 @@ class World:
         seed: int,
         close_sessions: bool,
         heard: Heard | None = None,
+        retry: RetryRule = RETRIES,
     ) -> None:
         self.heap = Heap(START_NS)
         self.base = Base()
@@ -76,6 +78,7 @@ class World:
             tell=self.tell,
             model=ModelId(site.cards[0].profile.model),
             close_sessions=close_sessions,
+            retry=retry,
         )
         memos: dict[int, dict[int, float]] = {}
         hosts: dict[tuple[str, float], Host] = {}
@@ -98,7 +101,11 @@ class World:
                 host=host,
             )
             self.cards[card.id] = card
-        self._table: dict[type[Any], Callable[[Any], None]] = {
+        self._table = self._carry_out()
+
+    def _carry_out(self) -> dict[type[Any], Callable[[Any], None]]:
+        """Return what carries out each kind of action."""
+        return {
             act.Dispatch: self._dispatch,
             act.Refuse: self.clients.refused,
             act.FailTurn: self.clients.failed,
@@ -205,8 +212,7 @@ class World:
 
     def recover(self) -> None:
         """The service is back: tell the core what `runtime/recovery.py` would, in its order."""
-        if not self.away:
-            return  # two restarts that overlap are one
+        assert self.away
         state = self.base.state
         table = self._table
         muted = (act.Dispatch, act.CancelTurn, act.LoadKv, act.StoreKv, act.DropKv, act.DropEntry)

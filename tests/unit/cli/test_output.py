@@ -1,16 +1,23 @@
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
 
 from bedplate.cli.output import (
+    digits,
     print_json,
     print_notice,
     print_table,
     print_text,
+    print_wrapped,
     program,
     progress,
 )
@@ -36,6 +43,64 @@ def test_a_table_in_a_pipe_is_never_cut(capsys: pytest.CaptureFixture[str]) -> N
     assert lines[0] == "Things"
     assert any(long in line for line in lines)
     assert any("[bold]y[/bold]" in line for line in lines)
+
+
+def test_numbers_are_never_cut_in_a_narrow_terminal() -> None:
+    """In a terminal of 40 columns: texts are folded, of numbers each digit is there."""
+    code = (
+        "from bedplate.cli.output import print_table\n"
+        "cells = ['a text of several words that has to be folded', *['1,234.5678'] * 4]\n"
+        "print_table(['what', 'a', 'b', 'c', 'd'], [cells], numbers=['a', 'b', 'c', 'd'])\n"
+    )
+    text = in_terminal([sys.executable, "-c", code], columns=40)
+    assert "…" not in text
+    assert text.count("1,234.5678") == 4
+    assert len(text.splitlines()) > 5
+
+
+def in_terminal(command: list[str], *, columns: int) -> str:
+    """Run a command in a terminal so wide; return what it shows."""
+    main, inner = pty.openpty()
+    termios.tcsetwinsize(inner, (24, columns))
+    env = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "NO_COLOR")}
+    done = subprocess.run(
+        command, stdin=inner, stdout=inner, env={**env, "TERM": "xterm"}, check=True, timeout=60
+    )
+    assert done.returncode == 0
+    os.close(inner)
+    found = b""
+    with contextlib.suppress(OSError):  # the end of a terminal that nobody writes to
+        while chunk := os.read(main, 65_536):
+            found += chunk
+    os.close(main)
+    return found.decode()
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "0"),
+        (6.0, "6"),
+        (0.026844, "0.0268"),
+        (1.704, "1.70"),
+        (12.73, "12.7"),
+        (344.4, "344"),
+        (1_085.4, "1,085"),
+        (-0.5, "-0.500"),
+        (0.0000123, "0.00001"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_three_digits_that_count(value: float, shown: str) -> None:
+    assert digits(value) == shown
+
+
+def test_a_paragraph_is_wrapped_between_words(capsys: pytest.CaptureFixture[str]) -> None:
+    print_wrapped("pool  " + "words " * 10 + "x" * 30, hang=6, columns=30)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("pool  words")
+    assert all(line.startswith(" " * 6 + line.strip()[:1]) for line in lines[1:])
+    assert lines[-1] == " " * 6 + "x" * 30
 
 
 def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from bedplate.cli import main
 from bedplate.cli.main import application
 from bedplate.errors import BedplateError, InvalidRequest
 from bedplate.perf.profile_file import dump
+from bedplate.twin.scenario import built_in_scenarios
 from tests.unit.twin_report.files import SCENARIO, card_profile, write_scenario
 from tests.unit.twin_report.recorded import record
 
@@ -78,7 +81,7 @@ def test_speed_says_nothing_else(scenario: str) -> None:
     assert second.startswith("core events ")
     assert third.startswith("digest ")
     found = document(scenario, "--speed")
-    assert set(found) == {"name", "workload", "seed", "digest", "duration_s", "speed"}
+    assert set(found) == {"name", "workload", "seed", "digest", "duration_s", "speed", "set"}
     assert found["speed"]["requests"] == 4
 
 
@@ -101,6 +104,81 @@ def test_a_trace_in_place_of_the_scenarios_workload(scenario: str, tmp_path: Pat
     assert (found["workload"], found["overall"]["turns"]) == ("azure", 1)
 
 
+def test_a_picture_that_was_there_is_replaced_and_that_is_said(
+    scenario: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "curves.png"
+    path.write_bytes(b"old")
+    result = invoke(scenario, "--plot", str(path), "--json")
+    assert result.stderr.endswith(f"curves written to {path}, over the file that was there\n")
+
+
+def test_keys_in_place_of_the_scenarios(scenario: str) -> None:
+    asked = ["--set", "cards[0].count=3", "--set", 'name="more"']
+    found = document(scenario, *asked)
+    assert (found["name"], len(found["cards"])) == ("more", 3)
+    assert found["set"] == ["cards[0].count=3", 'name="more"']
+    assert document(scenario)["set"] == []
+    lines = invoke(scenario, *asked).stdout.splitlines()
+    assert lines[:3] == [
+        "more: load on 3 cards, seed 1",
+        "with cards[0].count=3",
+        'with name="more"',
+    ]
+
+
+def test_cards_that_keep_their_own_cache_move_nothing(tmp_path: Path) -> None:
+    """What the documents say of endpoints: a pool in front of them does nothing."""
+    text = SCENARIO.replace("count = 2", "count = 1")
+    scenario = str(write_scenario(tmp_path, text))
+    stored = document(scenario)
+    dump(replace(card_profile(), kv="hints"), tmp_path / "card.toml")
+    found = document(scenario)
+    assert stored["moves"]["stores"] > 0
+    assert found["moves"] == {"stores": 0, "loads": 0, "moved_bytes": 0}
+    assert found["pool"]["peak"] == 0.0
+    assert found["overall"]["tokens"]["cached"] > 0
+
+
+def test_several_seeds(tmp_path: Path) -> None:
+    text = SCENARIO.replace('file = "load.jsonl"', "sessions_max = 6\ntoken_factor = 0.01")
+    text += "[workload.mix]\nshares = { customer_service = 1 }\nsessions_per_hour = 600\n"
+    scenario = str(write_scenario(tmp_path, text))
+    found = document(scenario, "--seeds", "3", "--seed", "4")
+    assert found["seeds"] == [run["seed"] for run in found["runs"]] == [4, 5, 6]
+    assert found["runs"][1]["digest"] == document(scenario, "--seed", "5")["digest"]
+    sessions = [run["overall"]["times"]["session"]["p95"] for run in found["runs"]]
+    (measure,) = [each for each in found["measures"] if each["measure"] == "session p95"]
+    assert len(set(sessions)) == 3
+    assert measure == {
+        "lane": "interactive",
+        "measure": "session p95",
+        "n": 3,
+        "median": sorted(sessions)[1],
+        "least": min(sessions),
+        "most": max(sessions),
+        "spread": pytest.approx((max(sessions) - min(sessions)) / sorted(sessions)[1]),
+    }
+    assert sum(found["binds"].values()) == 3
+    lines = invoke(scenario, "--seeds", "2").stdout.splitlines()
+    assert lines[0] == "small: mix on 2 cards, 2 seeds, 1 to 2"
+    assert any(line.split()[:4] == ["interactive", "TTFT", "p95,", "s"] for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_report_fits_80_columns(scenario: str) -> None:
+    for name in (scenario, "embedded"):
+        lines = invoke(name).stdout.splitlines()
+        assert max(map(len, lines)) <= 80, max(lines, key=len)
+        assert not any("…" in line for line in lines)
+
+
+def test_help_names_the_built_in_scenarios_and_where_the_keys_are() -> None:
+    said = " ".join(invoke("--help").stdout.replace("│", " ").split())
+    assert f"built in: {', '.join(built_in_scenarios())}." in said
+    assert "docs/reference/scenario.md" in said
+
+
 def test_a_profile_is_refined_by_a_journal(tmp_path: Path) -> None:
     record(tmp_path / "journal")
     dump(card_profile(), tmp_path / "card.toml")
@@ -111,6 +189,10 @@ def test_a_profile_is_refined_by_a_journal(tmp_path: Path) -> None:
     found = document(*arguments, "--profile", str(tmp_path / "card.toml"))
     assert max(abs(line["error"]) for line in found["lines"]) < 0.02
     assert "launch_ns" in out.read_text()
+    assert found["profile_file"] == str(out)
+    again = invoke(*arguments, "--profile", str(tmp_path / "card.toml"))
+    assert re.match(r"prompt times × 1\.?\d*, decode times × \d", again.stderr)
+    assert f"profile written to {out}, over the file that was there" in again.stderr
 
 
 def test_against_a_journal(tmp_path: Path) -> None:
@@ -122,8 +204,10 @@ def test_against_a_journal(tmp_path: Path) -> None:
     assert max(abs(line["error"]) for line in found["lines"]) < 0.001
     result = invoke(*arguments)
     assert "12 sessions, 36 turns" in result.stdout
+    said = " ".join(result.stdout.split())
+    assert f"twin: profile card (measured; {tmp_path / 'card.toml'})" in said
     assert any(
-        line.split()[:3] == ["all", "session", "mean"] for line in result.stdout.splitlines()
+        line.split()[:4] == ["all", "session", "mean,", "s"] for line in result.stdout.splitlines()
     )
 
 
@@ -132,7 +216,12 @@ def test_against_a_journal(tmp_path: Path) -> None:
     [
         ([], "Built-in scenarios: "),
         (["none.toml"], "cannot be read"),
-        (["no-such-scenario"], "no built-in scenario"),
+        (["no-such-scenario"], "no built-in scenario; there are box-of-8, embedded, super"),
+        (["embeded"], 'no built-in scenario; the nearest is "embedded" of box-of-8'),
+        (["{scenario}", "--seeds", "2", "--plot", "x.png"], "--plot does not go together with"),
+        (["--against", "x", "--seeds", "2"], "--seeds does not go together with --against"),
+        (["--against", "x", "--set", "a=1"], "--set does not go together with --against"),
+        (["{scenario}", "--set", "cards[0].cout=1"], 'unknown key "cards[0].cout"; the nearest'),
         (["{scenario}", "--trace", "none.csv"], "cannot be read"),
         (["{scenario}", "--plot", "curves.jpg"], "PNG"),
         (["{scenario}", "--plot", "none/curves.png"], "cannot write"),

@@ -37,7 +37,7 @@ def test_show_prints_what_a_trace_asks(tmp_path: Path) -> None:
     text = invoke("show", path).stdout
     rows = {line.split("  ")[0].strip(): line.split() for line in text.splitlines() if line.strip()}
     assert rows["sessions"] == ["sessions", "3"]
-    assert rows["prompt tokens"] == ["prompt", "tokens", "3", "549.67", "396", "879", "879", "879"]
+    assert rows["prompt tokens"] == ["prompt", "tokens", "3", "550", "396", "879", "879", "879"]
     found = invoke_json("show", path)
     assert (found["sessions"], found["turns"], found["name"]) == (3, 3, "azure")
     assert found["prompt_tokens"] == {
@@ -57,6 +57,34 @@ def test_show_names_the_formats_where_none_fits(tmp_path: Path) -> None:
     error = refused("show", write(tmp_path, "x.txt", "hello"))
     assert isinstance(error, InvalidRequest)
     assert "servegen" in error.message
+
+
+def test_show_of_a_folder_without_a_trace_names_what_is_there(tmp_path: Path) -> None:
+    write(tmp_path, "README.md", "Traces of last year.")
+    (tmp_path / "dev").mkdir()
+    write(tmp_path / "dev", "a.csv", samples.AZURE)
+    error = refused("show", tmp_path)
+    assert error.message.startswith(f"{tmp_path}: README.md in this folder is of no known")
+    assert "the folder has README.md, dev/; name one of them" in error.message
+    (tmp_path / "README.md").unlink()
+    assert "without files; the folder has dev/; name" in refused("show", tmp_path).message
+    assert invoke_json("show", tmp_path / "dev")["sessions"] == 3
+
+
+def test_show_fits_80_columns_with_all_digits(tmp_path: Path) -> None:
+    out = tmp_path / "w.jsonl"
+    invoke("make", "--persona", "customer_service", "--persona", "loan_parser", "--out", out)
+    lines = invoke("show", out).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any("…" in line for line in lines)
+    assert any(line.startswith("floor: how long") for line in lines)
+
+
+def test_make_says_that_a_file_was_there(tmp_path: Path) -> None:
+    out = tmp_path / "w.jsonl"
+    asked = ["make", "--persona", "customer_service", "--out", out]
+    assert "over the file" not in invoke(*asked).stdout
+    assert invoke(*asked).stdout.endswith(f" written to {out}, over the file that was there\n")
 
 
 def test_make_writes_personas(tmp_path: Path) -> None:

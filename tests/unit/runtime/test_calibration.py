@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from dataclasses import replace
 from typing import cast
 
@@ -10,9 +11,12 @@ import pytest
 
 from bedplate.core.events import CardUp
 from bedplate.core.ids import CardId, ModelId
+from bedplate.engines.base import Engine
+from bedplate.engines.openai import health
+from bedplate.errors import EngineLost, EngineTimeout
 from bedplate.perf.fit import Steps
 from bedplate.perf.profile import Batching, LinearCost
-from bedplate.runtime.calibration import Rules
+from bedplate.runtime.calibration import Rules, run
 from bedplate.runtime.calibration.contention import alone, measure_contention
 from bedplate.runtime.calibration.plan import Plan, make_plan
 from bedplate.runtime.calibration.probe import Mark, Probe, Times
@@ -255,3 +259,63 @@ def test_times_of_cards_together_become_those_of_one_alone() -> None:
     found = alone(together, 0.5, cards=3)
     assert found.step == LinearCost(1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
     assert (found.cell_ns, found.contention) == (2.0, 0.5)
+
+
+def test_how_a_start_is_told_from_the_rest_is_in_the_words_of_the_probe() -> None:
+    said = inspect.getsource(health)
+    for words in run._STARTS:
+        assert f'"{words}' in said, words
+
+
+class Waited:
+    """An engine of which only its problems matter here."""
+
+    def __init__(self, problem: str) -> None:
+        self.problems = {"far": problem} if problem else {}
+
+
+def wait_for(problem: str, *, up_after_s: float | None = None) -> list[CardUp]:
+    """Wait for one card whose endpoint has a problem, and which may come up after all."""
+
+    async def waiting() -> list[CardUp]:
+        cards = run._Cards({}, {}, asyncio.Event())
+        if up_after_s is not None:
+            asyncio.get_running_loop().call_later(up_after_s, cards.take, CARD)
+        return await cards.wait(1, cast("Engine", Waited(problem)))
+
+    return asyncio.run(waiting())
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "HOPELESS_SECONDS", 0.05)
+    monkeypatch.setattr(run, "UP_SECONDS", 0.4)
+    monkeypatch.setattr(run, "LOOK_SECONDS", 0.01)
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize(
+    "problem",
+    [
+        "takes no connection: Connect call failed",
+        "refuses this service's key (status 401); check api_key_env",
+        "does not serve m but other",
+    ],
+)
+def test_an_endpoint_that_lets_nobody_in_is_given_up_soon(problem: str) -> None:
+    with pytest.raises(EngineLost, match="Nothing was measured") as caught:
+        wait_for(problem)
+    assert problem in caught.value.message
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("problem", ["answers the probe with status 503", ""])
+def test_one_that_starts_is_waited_for_and_that_is_said(
+    problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert wait_for(problem, up_after_s=0.2) == [CARD]
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "waiting up to 0 s"
+    ]
+    with pytest.raises(EngineTimeout, match="0 of 1 cards were up"):
+        wait_for(problem)

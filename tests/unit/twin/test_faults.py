@@ -10,7 +10,7 @@ import pytest
 from bedplate.core import invariants
 from bedplate.core.actions import Action
 from bedplate.core.base import Base
-from bedplate.core.events import Event
+from bedplate.core.events import CardDown, Event
 from bedplate.core.limits import default_policy
 from bedplate.core.units import SECOND_NS
 from bedplate.errors import ConfigError
@@ -28,7 +28,7 @@ from bedplate.twin.faults import (
 from bedplate.twin.outcome import Outcome
 from bedplate.twin.run import Site, TailSpec, simulate
 from bedplate.twin.workload.form import Workload
-from bedplate.twin.world import Heard
+from bedplate.twin.world import START_NS, Heard
 from tests.unit.twin.sites import MS, POOL, agents, session, site, workload
 
 SITE = site(4, partitions=2, pool=POOL, running_max=4)
@@ -104,15 +104,64 @@ def test_a_card_that_is_back_before_anybody_noticed_has_lost_its_turns() -> None
 
 
 def test_news_of_a_loss_is_not_taken_for_that_of_a_later_one() -> None:
-    load = workload(session("a", (0, 100, 10), gap_ms=0), session("b", (0, 100, 300)))
+    load = workload(session("a", (0, 100, 300)))
     where = site(1)
-    ends_ns = simulate(where, load, seed=1).turns[1].end_ns
-    first = CardLost(at_ns=0, card="c0", back_ns=MS, silent_ns=ends_ns // 2 + 5 * SECOND_NS)
-    again = CardLost(at_ns=ends_ns // 2, card="c0", silent_ns=9 * SECOND_NS)
-    back = GatewayRestarted(at_ns=ends_ns // 2 + 60 * SECOND_NS, back_ns=ends_ns // 2 + SECOND_NS)
-    assert back is not None
-    out = simulate(where, load, seed=1, faults=[first, again])
-    assert out.turns[1].end_ns > ends_ns // 2 + 9 * SECOND_NS
+    at_ns = simulate(where, load, seed=1).turns[0].end_ns // 2
+    news: list[int] = []
+
+    def listen(_: Base, now_ns: int, event: Event, __: tuple[Action, ...]) -> None:
+        if isinstance(event, CardDown):
+            news.append(now_ns - START_NS - at_ns)
+
+    first = CardLost(at_ns=0, card="c0", back_ns=MS, silent_ns=at_ns + SECOND_NS)
+    again = CardLost(
+        at_ns=at_ns, card="c0", back_ns=at_ns + 20 * SECOND_NS, silent_ns=9 * SECOND_NS
+    )
+    run(first, again, where=where, load=load, heard=listen)
+    assert news == [9 * SECOND_NS]
+
+
+def test_a_fault_that_begins_as_another_ends_holds_wherever_it_stands_in_the_list() -> None:
+    first = CardLost(at_ns=0, card="c1", back_ns=MS)
+    then = CardLost(at_ns=MS, card="c1", back_ns=MIDDLE_NS)
+    for faults in ((first, then), (then, first)):
+        out = run(*faults)
+        assert out.cards[1].up_ns == out.duration_ns - MIDDLE_NS
+
+
+@pytest.mark.parametrize("kinds", ["cards", "card and partition"])
+def test_a_thing_that_two_faults_hold_is_well_when_both_have_ended(kinds: str) -> None:
+    """Lost for 2 s, and from the middle of that on for 3 s: 4 s in all."""
+    first = CardLost(at_ns=MIDDLE_NS, card="c1", back_ns=MIDDLE_NS + 2 * SECOND_NS)
+    at_ns, back_ns = MIDDLE_NS + SECOND_NS, MIDDLE_NS + 4 * SECOND_NS
+    other: Fault = CardLost(at_ns=at_ns, card="c1", back_ns=back_ns)
+    if kinds != "cards":
+        other = PartitionLost(at_ns=at_ns, partition="p1", back_ns=back_ns)
+    for faults in ((first, other), (other, first)):
+        out = run(*faults)
+        assert out.cards[1].up_ns == out.duration_ns - 4 * SECOND_NS
+        assert out.counters["cards_lost"] == (1 if kinds == "cards" else 2)
+    forever = run(first, CardLost(at_ns=at_ns, card="c1"))
+    assert forever.cards[1].up_ns == MIDDLE_NS
+
+
+def test_of_two_that_make_something_slow_the_later_one_holds_until_its_end() -> None:
+    load = workload(session("a", *((1000, 10, 5) for _ in range(5)), tool="grep"))
+    slow = ToolSlow(at_ns=0, tool="grep", factor=2.0, until_ns=7 * SECOND_NS)
+    slower = ToolSlow(at_ns=1500 * MS, tool="grep", factor=3.0, until_ns=4 * SECOND_NS)
+    for faults in ((slow, slower), (slower, slow)):
+        rows = run(*faults, load=load).turns
+        gaps = [later.arrival_ns - row.end_ns for row, later in pairwise(rows)]
+        # Those that begin at about 0, 2, 5 and 7 s.
+        assert gaps == [2000 * MS, 3000 * MS, 2000 * MS, 1000 * MS]
+
+
+def test_a_gateway_that_two_restarts_hold_is_back_after_both() -> None:
+    out = run(
+        GatewayRestarted(at_ns=MIDDLE_NS, back_ns=MIDDLE_NS + 2 * SECOND_NS),
+        GatewayRestarted(at_ns=MIDDLE_NS + SECOND_NS, back_ns=MIDDLE_NS + 4 * SECOND_NS),
+    )
+    assert not any(MIDDLE_NS < row.end_ns < MIDDLE_NS + 4 * SECOND_NS for row in out.turns)
 
 
 @pytest.mark.parametrize("hangs", [True, False])

@@ -113,6 +113,15 @@ def test_what_a_failed_turn_would_have_spawned_is_never_asked() -> None:
     assert out.sessions[0].end_ns == -1
 
 
+def test_a_long_chain_that_is_never_asked_ends_with_its_root() -> None:
+    links = (
+        session(f"s{at}", (0, 10, 5), spawn=Spawn(at - 1, 0, joins=False)) for at in range(1, 3_000)
+    )
+    out = simulate(site(1), workload(session("s0", (0, 20_000, 5)), *links), seed=1)
+    assert [s.failed for s in out.sessions] == [True] + [False] * 2_999
+    assert all(s.start_ns < 0 for s in out.sessions[1:])
+
+
 def test_a_full_lane_makes_clients_wait_and_come_back() -> None:
     policy = default_policy()
     lane = policy.lanes[INTERACTIVE]._replace(queue_max=1, wait_max_ns=8 * SECOND_NS)

@@ -3,12 +3,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bedplate.core.events import CardDraining
-from bedplate.core.ids import CardId
-from bedplate.errors import ConfigError, InvalidRequest
+from bedplate.core.codec import body_of
+from bedplate.core.events import CardDraining, CardUp
+from bedplate.core.ids import CardId, ModelId
+from bedplate.errors import ConfigError, InvalidRequest, JournalError
 from bedplate.journal import Journal, Record
 from bedplate.perf.profile_file import dump
 from bedplate.twin.against import compare, compare_outcomes, recorded_site
@@ -140,6 +142,31 @@ def test_no_journal_and_an_empty_one(tmp_path: Path) -> None:
         journal.append([Record(0, BEGAN_NS, "core_started", "", "", {})])
     with pytest.raises(InvalidRequest, match="no turn"):
         compare(tmp_path / "j")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"slots": 1 << 40}, {"slots": -1}, {"kv_tokens": -5}, {"running_max": 0}]
+)
+def test_a_card_that_cannot_be_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    up = CardUp(
+        card=CardId("c-0"),
+        model=ModelId("m"),
+        partition="",
+        kv="full",
+        can_cut=True,
+        slots=4,
+        running_max=2,
+        kv_tokens=1_000,
+        context_tokens=1_000,
+        kv_bytes_per_token=8,
+    )
+    for event, refused in ((up, False), (up._replace(**wrong), True)):
+        folder = tmp_path / f"{refused}"
+        with Journal.open(folder, origin="test") as journal:
+            journal.append([Record(0, BEGAN_NS, "CardUp", "", "", body_of(event))])
+        kind = JournalError if refused else InvalidRequest
+        with pytest.raises(kind, match="record 0 cannot be" if refused else "no turn"):
+            read_recording(folder)
 
 
 def test_the_load_comes_out_as_it_went_in(tmp_path: Path) -> None:

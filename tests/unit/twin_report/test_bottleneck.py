@@ -12,16 +12,25 @@ from bedplate.twin.outcome import Outcome, SessionRow, TurnRow
 from tests.unit.twin_report.builders import GIB, MS, outcome, sample, site, turn
 
 
-def waiting(*, running: int = 1, running_kv: int = 0, used: int = 0, moves: int = 0) -> Outcome:
+def waiting(
+    *,
+    running: int = 1,
+    running_kv: int = 0,
+    used: int = 0,
+    moves: int = 0,
+    why: tuple[tuple[str, int], ...] = (),
+) -> Outcome:
     """A run whose turns wait half of their time; at two of three instants somebody waits."""
+    first, second = (
+        sample(at, waiting=n, running=running, running_kv=running_kv, used=used, moves=moves)
+        for at, n in ((0, 3), (5_000, 1))
+    )
     return outcome(
         [turn(at, 0, 0, 6_000, 10_000, queue=5_000) for at in range(4)],
         [SessionRow(at, 0, 10_000 * MS, 1, failed=False) for at in range(4)],
         samples=[
-            sample(0, waiting=3, running=running, running_kv=running_kv, used=used, moves=moves),
-            sample(
-                5_000, waiting=1, running=running, running_kv=running_kv, used=used, moves=moves
-            ),
+            first._replace(why=why),
+            second,
             sample(9_000, waiting=0, running=0, moves=1),
         ],
     )
@@ -34,7 +43,16 @@ def test_parts_of_the_time_of_sessions() -> None:
         turn(1, 0, 0, -1, -1, status="unfinished"),
         turn(0, 1, 6_000, 8_000, 10_000, queue=500),
     ]
-    assert time_parts(rows) == pytest.approx((0.2, 0.1, 0.3, 0.4))
+    assert time_parts(rows) == pytest.approx((0.2, 0.1, 0.0, 0.3, 0.4))
+
+
+def test_time_until_the_last_try_is_no_prefill() -> None:
+    """2 s of tries, 1 s of queue, 1 s of prefill, 2 s of decoding; 4 s of a turn that failed."""
+    rows = [
+        turn(0, 0, 0, 4_000, 6_000, queue=1_000)._replace(retry_ns=2_000 * MS),
+        turn(1, 0, 0, -1, 4_000, status="refused"),
+    ]
+    assert time_parts(rows) == pytest.approx((0.0, 0.1, 0.6, 0.1, 0.2))
 
 
 def test_without_queues_tools_bind_when_they_take_half() -> None:
@@ -89,8 +107,48 @@ def test_a_full_pool_binds() -> None:
     assert find_bottleneck(run, site()).binds == "pool"
 
 
-def test_with_room_everywhere_it_is_a_limit() -> None:
-    assert find_bottleneck(waiting(running=1), site()).binds == "limits"
+@pytest.mark.parametrize(
+    ("why", "binds", "said"),
+    [
+        ((("tenant_running_max", 3),), "limits", "tenant's running_max"),
+        ((("ready", 30), ("tenant_running_max", 3)), "limits", "100% wait"),
+        ((("loading", 2), ("no_room", 1)), "link", "67% wait for a KV move"),
+        ((("loading", 1), ("no_room", 2)), "unclear", "no card has enough free KV blocks"),
+        ((("admission", 3),), "pool", "100% are not admitted"),
+        ((("home_busy", 3),), "unclear", "its KV is only on one card"),
+        ((("ready", 3),), "unclear", "none was seen first in line"),
+    ],
+)
+def test_with_room_everywhere_it_is_what_turns_wait_for(
+    why: tuple[tuple[str, int], ...], binds: str, said: str
+) -> None:
+    found = find_bottleneck(waiting(running=1, why=why), site())
+    assert found.binds == binds
+    assert said in found.why
+
+
+def test_without_a_pool_sessions_are_not_admitted_for_want_of_kv_room() -> None:
+    run = waiting(running=1, why=(("admission", 3),))
+    run.pool_total_bytes = 0
+    assert find_bottleneck(run, site(pool_bytes=0)).binds == "kv_room"
+
+
+@pytest.mark.parametrize(
+    ("failures", "binds"),
+    [
+        ({"no_engine": 5, "lane_full": 4}, "cards"),
+        ({"lost": 5, "no_engine": 4}, "gateway"),
+        ({"lane_full": 3, "quota_exceeded": 3, "no_engine": 4}, "limits"),
+        ({"engine_lost": 5, "no_engine": 4}, "unclear"),
+    ],
+)
+def test_turns_that_wait_between_tries_wait_for_what_refused_them(
+    failures: dict[str, int], binds: str
+) -> None:
+    run = waiting(running=1)
+    run.turns = [row._replace(queue_ns=0, retry_ns=5_000 * MS) for row in run.turns]
+    run.failures = failures
+    assert find_bottleneck(run, site()).binds == binds
 
 
 def test_every_resource_is_named_with_its_evidence() -> None:

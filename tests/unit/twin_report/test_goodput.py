@@ -71,12 +71,14 @@ def test_a_session_needs_all_its_turns() -> None:
 
 
 def test_the_unit_is_the_turn_but_in_batch_the_session() -> None:
-    shared = count(SHARED, [True, True, False, True], [True, False], duration_s=10.0)
-    assert (shared.unit, shared.offered, shared.good, shared.share) == ("turns", 4, 3, 0.75)
+    judged = [True, True, False, True]
+    shared = count(SHARED, judged, [True, False], turns_offered=6, duration_s=10.0)
+    assert (shared.unit, shared.offered, shared.good, shared.share) == ("turns", 6, 3, 0.5)
     assert (shared.per_s, shared.sessions_per_s) == (0.3, 0.1)
-    batch = count(BATCH, [True, True, False, True], [True, False], duration_s=10.0)
+    batch = count(BATCH, judged, [True, False], turns_offered=6, duration_s=10.0)
     assert (batch.unit, batch.offered, batch.good, batch.per_s) == ("sessions", 2, 1, 0.1)
 
 
 def test_nothing_offered_is_no_goodput() -> None:
-    assert count(SHARED, [], [], duration_s=0.0) == ("turns", 0, 0, 0.0, 0.0, 0, 0.0)
+    nothing = count(SHARED, [], [], turns_offered=0, duration_s=0.0)
+    assert nothing == ("turns", 0, 0, 0.0, 0.0, 0, 0.0)

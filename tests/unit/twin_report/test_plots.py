@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from bedplate.errors import ConfigError
-from bedplate.twin.curves import Line, Panel, panels
+from bedplate.twin.curves import Line, Mark, Panel, panels
+from bedplate.twin.faults import NEVER
+from bedplate.twin.outcome import FaultRow
 from bedplate.twin.plots import draw_text, write_png
 from tests.unit.twin_report.builders import outcome, workload
 from tests.unit.twin_report.test_report import run
@@ -29,6 +31,29 @@ def test_every_curve_of_a_run() -> None:
     assert [line.name for line in found["session time"].lines] == ["interactive"]
 
 
+def test_faults_are_marked_in_the_panels_over_time() -> None:
+    made = run()
+    second = 10**9
+    made.faults = [
+        FaultRow("card_lost", "c-0", 2 * second, 5 * second, 1, 0),
+        FaultRow("tool_slow", "", 9 * second, NEVER, 0, 0),
+        FaultRow("tool_slow", "", 11 * second, NEVER, 0, 0),  # the run ends after 10 s
+    ]
+    found = {each.title: each for each in panels(made, workload())}
+    marks = (("card_lost c-0", 2.0, 5.0), ("tool_slow", 9.0, 10.0))
+    assert found["KV occupancy"].marks == found["turns"].marks == found["sessions"].marks == marks
+    assert found["TTFT"].marks == ()
+
+
+def test_a_line_of_text_shows_when_faults_hold() -> None:
+    """Ten columns of a second each."""
+    flat = Line("x", (0.0, 10.0), (1.0, 1.0))
+    marked = panel(flat, y_max=1.0)._replace(marks=(Mark("a", 2.5, 4.5), Mark("b", 9.5, 10.0)))
+    last = draw_text([marked], columns=21).splitlines()[-1]
+    assert last == "  faults   ━━━    ━"
+    assert len(draw_text([panel(flat, y_max=1.0)], columns=21).splitlines()) == 3
+
+
 def test_nothing_has_no_curves() -> None:
     assert panels(outcome([], []), workload()) == ()
     assert draw_text(()) == ""
@@ -40,6 +65,31 @@ def test_text_fills_each_column_up_to_its_value() -> None:
     assert head == "KV, %; time, s 0 to 15"
     assert upper == "            ▁▂▃▄▅▆▇█ 15"
     assert lower == "  x  ▂▃▄▅▆▇█████████ 0"
+
+
+def test_a_logarithmic_axis_gives_each_factor_the_same_room() -> None:
+    """A step at 10 of 1 to 1,000 is a third of the way, and at its left edge on a linear axis."""
+    step = Line("x", (0.0, 1.0, 10.0, 1_000.0), (0.0, 0.0, 100.0, 100.0))
+    shown = {
+        log: draw_text([panel(step, y_max=100.0)._replace(x_log=log)], columns=38).splitlines()
+        for log in (True, False)
+    }
+    assert shown[True][0] == "KV, %; time, s 1 to 1,000, log"
+    assert shown[True][2] == "  x " + " " * 10 + "█" * 20 + " 0"
+    assert shown[False][2] == "  x " + "█" * 30 + " 0"
+
+
+def test_nothing_above_zero_on_a_logarithmic_axis() -> None:
+    zero = Line("x", (0.0, 0.0), (0.0, 100.0))
+    lower = draw_text([panel(zero, y_max=100.0)._replace(x_log=True)], columns=30).splitlines()[-1]
+    assert "█" in lower
+
+
+def test_times_stand_on_a_logarithmic_axis() -> None:
+    assert {each.title for each in panels(run(), workload()) if each.x_log} == {
+        "TTFT",
+        "session time",
+    }
 
 
 def test_what_is_above_nothing_shows() -> None:

@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 from bedplate.errors import ConfigError
+from bedplate.perf import profile_file
 from bedplate.perf.profile import LinearCost
-from bedplate.twin.refine import refine
+from bedplate.perf.profile_file import ProfileFile
+from bedplate.twin.refine import refine, refine_file
+from bedplate.twin.scenario import built_in_profiles
 from tests.unit.twin_report.files import card_profile
 from tests.unit.twin_report.recorded import record
 
@@ -36,6 +39,26 @@ def test_a_right_profile_stays(tmp_path: Path) -> None:
     found = refine(right, record(tmp_path / "j"))
     assert isinstance(found.step, LinearCost)
     assert found.step.launch_ns == pytest.approx(right.step.launch_ns, rel=0.01)
+
+
+def test_a_file_keeps_what_it_says_and_gets_the_factors(tmp_path: Path) -> None:
+    right = card_profile()
+    assert isinstance(right.step, LinearCost)
+    slow = replace(right, step=replace(right.step, launch_ns=2 * right.step.launch_ns))
+    made = profile_file.read(built_in_profiles()["embedded"])
+    assert made.calibration is not None
+    file = ProfileFile(slow, made.calibration, made.errors)
+    found, factors = refine_file(file, record(tmp_path / "j"))
+    assert factors.decoding == pytest.approx(0.5, rel=0.05)
+    assert found.errors == made.errors
+    assert found.calibration is not None
+    assert found.calibration.command == made.calibration.command
+    *before, note = found.calibration.notes
+    assert tuple(before) == made.calibration.notes
+    assert note.startswith(f"refined by {tmp_path / 'j'}: prompts × ")
+    assert f"decoding × {factors.decoding:.4g}; " in note
+    bare, _ = refine_file(ProfileFile(right, None, None), tmp_path / "j")
+    assert (bare.calibration, bare.errors) == (None, None)
 
 
 def test_another_step_cost_is_refused(tmp_path: Path) -> None:

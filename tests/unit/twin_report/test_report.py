@@ -104,14 +104,27 @@ def test_speed_is_of_the_simulator() -> None:
     assert (speed.events_per_request, speed.times_real) == (15.0, 20.0)
 
 
-def test_turns_that_never_arrived_were_not_offered() -> None:
+def test_turns_that_never_arrived_were_offered_and_are_not_good() -> None:
     made = outcome(
         [turn(0, 0, 0, 100, 200), turn(0, 1, -1, -1, -1, status="unfinished")],
         [SessionRow(0, 0, -1, 1, failed=False)],
     )
     (lane,) = make_report(made, workload([SHARED]), site()).lanes
-    assert (lane.turns, lane.goodput.offered, lane.goodput.good) == (1, 1, 1)
+    assert (lane.turns, lane.turns_offered) == (1, 2)
+    assert (lane.goodput.offered, lane.goodput.good, lane.goodput.share) == (2, 1, 0.5)
     assert lane.goodput.sessions_good == 0
+
+
+def test_the_share_of_sessions_whose_times_are_known() -> None:
+    report = make_report(run(), workload(), site())
+    assert [lane.sessions_done_share for lane in report.lanes] == [1.0, 0.0]
+    assert report.overall.sessions_done_share == 0.5
+
+
+def test_tokens_that_were_computed_again_are_added_up() -> None:
+    rows = [turn(0, 0, 0, 100, 200)._replace(again_tokens=30), turn(0, 1, 300, 400, 500)]
+    made = outcome(rows, [SessionRow(0, 0, 500 * MS, 2, failed=False)])
+    assert make_report(made, workload([SHARED]), site()).overall.tokens.again == 30
 
 
 def test_prompts_that_no_card_takes_are_told_from_other_refusals() -> None:

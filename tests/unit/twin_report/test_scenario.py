@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import math
+import random
 from pathlib import Path
 
 import pytest
 
 from bedplate.config import load
 from bedplate.errors import ConfigError, InvalidRequest
+from bedplate.perf.links import link, links
 from bedplate.twin.faults import (
     NEVER,
     CardLost,
@@ -16,8 +19,9 @@ from bedplate.twin.faults import (
     PartitionLost,
     ToolSlow,
 )
-from bedplate.twin.run import simulate
+from bedplate.twin.run import PoolSpec, simulate
 from bedplate.twin.scenario import Scenario, built_in_scenarios, load_scenario
+from bedplate.twin.scenario_faults import TailConfig
 from bedplate.twin.transfer import TailSpec
 from tests.unit.twin_report.files import SCENARIO, write_scenario
 
@@ -90,6 +94,32 @@ def test_a_trace_and_a_seed_from_outside_win(tmp_path: Path) -> None:
     assert [session.kind for session in found.workload.sessions] == ["azure"]
 
 
+@pytest.mark.parametrize(("mean_s", "max_s"), [(0.5, 60.0), (10.0, 60.0), (40.0, 50.0)])
+def test_the_waits_of_a_tail_have_the_mean_that_is_said(mean_s: float, max_s: float) -> None:
+    tail = TailConfig(share=1.0, mean_seconds=mean_s, max_seconds=max_s).spec()
+    rng = random.Random(3)
+    waits = [tail.draw_ns(rng) for _ in range(100_000)]
+    assert math.fsum(waits) / len(waits) == pytest.approx(mean_s * SECOND, rel=0.03)
+    assert max(waits) <= max_s * SECOND
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("rate_factor = 1e-300", "rate's factor is 1e-300: session b begins"),
+        ("rate_factor = 1e-15", "at most 1e+09 s"),
+        ("starts_per_second = 1e-300\nrepeat_sessions = 3", "rate of starts is 1e-300"),
+        ("until_seconds = 1e-300", "until_seconds leaves no session; the first begins after 0 s"),
+    ],
+)
+def test_what_no_workload_can_be_made_into_is_said_with_its_place(
+    tmp_path: Path, change: str, said: str
+) -> None:
+    message = fails(tmp_path, change)
+    assert ".toml: workload: " in message
+    assert said in message
+
+
 def test_what_is_done_to_the_workload(tmp_path: Path) -> None:
     changed = read(tmp_path, "until_seconds = 2.0", "rate_factor = 2.0", "token_factor = 0.5")
     a, b = changed.workload.sessions
@@ -133,7 +163,7 @@ def test_every_kind_of_fault(tmp_path: Path) -> None:
         "[[fault]]\nkind = 'tool_slow'\nat_seconds = 1\ntool = 'look'\nfactor = 4.0",
         "[[fault]]\nkind = 'gateway_restarted'\nat_seconds = 1\ndown_seconds = 2",
     )
-    tail = TailSpec(0.1, 0.2 * SECOND, 5 * SECOND)
+    tail = TailSpec(0.1, 0.2 * 5 / 4.8 * SECOND, 5.0 * SECOND)
     assert found.faults == (
         CardLost(at_ns=SECOND, card="box-1", silent_ns=SECOND // 2),
         PartitionLost(at_ns=2 * SECOND, partition="", back_ns=3 * SECOND),
@@ -154,6 +184,24 @@ def test_a_link_of_the_catalogue_gives_the_pool_its_bandwidth(tmp_path: Path) ->
     assert each.site.pool.bytes_per_s == pytest.approx(2 * one.site.pool.bytes_per_s)
 
 
+def test_a_link_to_a_pool_is_one_of_those_that_the_catalogue_names(tmp_path: Path) -> None:
+    def pool(name: str) -> PoolSpec:
+        text = SCENARIO.replace('bytes_per_second = "10GB"', f'link = "{name}"\nlinks = 1')
+        return read(tmp_path, text=text).site.pool
+
+    known = [name for name, row in links().items() if None not in (row.start_ns, row.gb_per_s)]
+    assert "host_memory" in known
+    for name in known:
+        assert (pool(name).base_ns, pool(name).bytes_per_s) == (
+            link(name).alpha_ns,
+            link(name).bytes_per_s,
+        )
+    text = SCENARIO.replace('bytes_per_second = "10GB"', 'link = "ethernet_10G"')
+    message = fails(tmp_path, text=text)
+    assert 'no link "ethernet_10G", did you mean "ethernet_10g"?' in message
+    assert "rdma_roce_100g" in message
+
+
 def test_without_a_size_there_is_no_pool(tmp_path: Path) -> None:
     text = SCENARIO.replace('[pool]\nsize_bytes = "1GiB"\nbytes_per_second = "10GB"\n', "")
     found = read(tmp_path, text=text)
@@ -171,6 +219,7 @@ def test_without_a_size_there_is_no_pool(tmp_path: Path) -> None:
         ("name = \"box\"", "name = \"b x\"", "cards[0].name"),
         ("10GB", "10 parrots", "pool.bytes_per_second"),
         ('bytes_per_second = "10GB"', "", "bytes_per_second or link"),
+        ('size_bytes = "1GiB"', "", "pool: size_bytes is missing"),
         ('profile = "card.toml"', "", "cards[0]: give profile, or model and card"),
         ('profile = "card.toml"', 'profile = "card.toml"\ntp = 2', "give profile, or tp"),
         ('profile = "card.toml"', 'profile = "none.toml"', "cannot be read"),
@@ -182,7 +231,7 @@ def test_without_a_size_there_is_no_pool(tmp_path: Path) -> None:
         ("[workload]", "[workload]\nrepeat_sessions = 3", "starts_per_second"),
         ("[workload]", "[workload.mix]\nshares = { customer_service = 1 }\n"
          "sessions_per_hour = 1\n[workload]", "not both"),
-        ('bytes_per_second = "10GB"', 'link = "x"', "pool.link: link class 'x' is unknown"),
+        ('bytes_per_second = "10GB"', 'link = "x"', 'pool.link: there is no link "x". Links to a'),
         (
             'file = "load.jsonl"',
             "[workload.mix]\nshares = { nobody = 1 }\nsessions_per_hour = 1",
@@ -204,13 +253,24 @@ def test_what_cannot_be_used_is_said_by_name(tmp_path: Path, old: str, new: str,
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("kind = 'card_lost'\nat_seconds = 1\ncard = 'box-7'", 'card "box-7" is no card'),
-        ("kind = 'link_lost'\nat_seconds = 1\npartition = 'z'", 'partition "z" has no cards'),
+        (
+            "kind = 'card_lost'\nat_seconds = 1\ncard = 'box-7'",
+            'fault[0].card "box-7" is no card of the scenario; there are box-0 to box-1',
+        ),
+        (
+            "kind = 'link_lost'\nat_seconds = 1\npartition = 'z'",
+            'fault[0].partition "z" has no cards; the partitions are ""',
+        ),
         ("kind = 'card_lots'\nat_seconds = 1", 'fault[0].kind: must be "card_lost", '),
         ("kind = 'card_lost'\nat_seconds = 1\ncrad = 'box-0'", 'the nearest is "fault.card"'),
         ("kind = 'tool_slow'\nat_seconds = 5\nuntil_seconds = 5\nfactor = 2.0", "is not after"),
         ("kind = 'tool_slow'\nat_seconds = 5\nfactor = 0", "fault[0].factor"),
         ("at_seconds = 5", "fault[0].kind: must be"),
+        ("kind = 'link_slow'\nat_seconds = 5", "fault[0]: it changes nothing without factor or"),
+        (
+            "kind = 'link_slow'\nat_seconds = 5\ntail = { share = 1, mean_seconds = 60 }",
+            "mean_seconds 60 is not below max_seconds 60",
+        ),
     ],
 )
 def test_a_fault_that_cannot_be_is_said_by_name(tmp_path: Path, fault: str, said: str) -> None:
@@ -221,7 +281,12 @@ def test_a_fault_that_cannot_be_is_said_by_name(tmp_path: Path, fault: str, said
 def test_no_cards(tmp_path: Path) -> None:
     message = fails(tmp_path, text="name = 'none'\n[workload]\nfile = 'load.jsonl'\n")
     assert "cards: is missing" in message
-    assert "cards" in fails(tmp_path, text="cards = []\n")
+    assert "cards: there are none" in fails(tmp_path, text="cards = []\n")
+
+
+def test_a_card_that_is_wrong_is_not_said_to_be_missing_too(tmp_path: Path) -> None:
+    message = fails(tmp_path, text=SCENARIO.replace("count = 2", "count = 0"))
+    assert len(message.splitlines()) == 1
 
 
 def test_an_empty_workload(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from bedplate.core.limits import default_policy
+from bedplate.core.limits import TenantPolicy, default_policy
+from bedplate.core.units import SECOND_NS
 from bedplate.perf.profile import Batching, CardProfile, LinearCost, MoveCost
+from bedplate.twin.faults import CardLost, Fault, LinkSlow
 from bedplate.twin.report import Report, make_report
 from bedplate.twin.run import simulate
 from bedplate.twin.site import NO_POOL, CardSpec, PoolSpec, Site
@@ -38,10 +40,14 @@ CARD = CardProfile(
 POOL = PoolSpec(256 * GIB, 100e9, 0.0)
 
 
-def run(card: CardProfile, pool: PoolSpec) -> Report:
+def run(
+    card: CardProfile, pool: PoolSpec, *faults: Fault, tenant: TenantPolicy | None = None
+) -> Report:
     policy = default_policy(pool_bytes_max=pool.size_bytes)
+    if tenant is not None:
+        policy = policy._replace(default_tenant=tenant)
     site = Site("one", (CardSpec("c", "", card),), policy, pool)
-    return make_report(simulate(site, LOAD, seed=1), LOAD, site)
+    return make_report(simulate(site, LOAD, seed=1, faults=faults), LOAD, site)
 
 
 Case = tuple[CardProfile, PoolSpec]
@@ -92,6 +98,43 @@ def test_where_tools_bind_twice_the_card_hardly_helps() -> None:
     assert one is not None
     assert other is not None
     assert other.mean == pytest.approx(one.mean, rel=0.02)
+
+
+@pytest.mark.parametrize("factor", [20.0, 300.0])
+def test_a_link_that_a_fault_makes_slow_binds(factor: float) -> None:
+    card = replace(CARD, kv_tokens=40_000, context_tokens=40_000)
+    slow = LinkSlow(at_ns=0, partition="", factor=factor)
+    found = run(card, POOL, slow).bottleneck
+    assert found.binds == "link", found
+    assert "a fault" in found.why
+    assert run(card, POOL).bottleneck.binds != "link"
+
+
+FREE = default_policy().default_tenant
+
+
+@pytest.mark.parametrize(
+    "tenant",
+    [
+        FREE._replace(running_max=1),
+        FREE._replace(inflight_max=2),
+        FREE._replace(requests_per_minute=60),
+    ],
+)
+def test_a_limit_of_the_tenant_binds(tenant: TenantPolicy) -> None:
+    found = run(CARD, POOL, tenant=tenant).bottleneck
+    assert found.binds == "limits", found
+
+
+def test_without_a_card_it_is_cards_that_lack() -> None:
+    found = run(CARD, POOL, CardLost(at_ns=100 * SECOND_NS, card="c"))
+    assert found.bottleneck.binds == "cards"
+    [lane] = found.lanes
+    assert lane.turns < lane.turns_offered
+    assert lane.goodput.offered == lane.turns_offered == sum(len(s.turns) for s in LOAD.sessions)
+    assert lane.goodput.share < lane.turns_done / lane.turns
+    [fault] = found.faults
+    assert (fault.effect, fault.good_before) == ("lasting", 1.0)
 
 
 def test_memory_binds_without_a_pool_too() -> None:

@@ -69,6 +69,26 @@ def test_mooncake_sessions_are_put_together_from_blocks(tmp_path: Path) -> None:
     ]
 
 
+def test_mooncake_goes_on_from_the_newest_of_equal_prompts_that_is_answered(
+    tmp_path: Path,
+) -> None:
+    text = "".join(
+        samples.mooncake_row(at_ms, 1024, out, [0, 1])
+        for at_ms, out in ((0, 50), (100, 50), (200, 5_000), (5_000, 7), (5_001, 8), (5_002, 9))
+    )
+    found = read_workload(write(tmp_path, "m.jsonl", text))
+    outs = [[turn.out_tokens for turn in session.turns] for session in found.sessions]
+    # At 5 s the third is still being answered; the second is newer than the first.
+    assert outs == [[50, 8], [50, 7], [5_000], [9]]
+
+
+def test_documents_nested_without_end_are_refused(tmp_path: Path) -> None:
+    inner = '[{"t":1,"type":"subagent","requests":' * 20_000
+    text = '{"id":"t","hash_id_scope":"local","block_size":64,"requests":' + inner
+    with pytest.raises(InvalidRequest, match=r"t\.json: "):
+        read_workload(write(tmp_path, "t.json", text))
+
+
 def test_mooncake_edited_answer_keeps_the_prompt_only(tmp_path: Path) -> None:
     text = samples.mooncake_row(0, 1500, 400, [0, 1, 2]) + samples.mooncake_row(
         20_000, 1600, 5, [0, 1, 3, 4]
@@ -186,7 +206,8 @@ def test_either_file_of_a_servegen_client_names_it(tmp_path: Path) -> None:
 
 def test_sources_without_starts_get_a_rate(tmp_path: Path) -> None:
     for number in range(40):
-        write(tmp_path, f"{number:02}.json", samples.claude_text())
+        text = samples.claude_text().replace("trace_1", f"trace_{number}")
+        write(tmp_path, f"{number:02}.json", text)
     found = read_workload(tmp_path)
     starts = [session.start_ns for session in found.sessions if session.spawn is None]
     assert len(starts) == 40
@@ -233,6 +254,8 @@ def test_a_folder_of_two_formats_is_refused(tmp_path: Path) -> None:
         ("2023-11-16 18:15:46.68,-3,4\n", "line 2: ContextTokens is -3"),
         ("2023-11-16 18:15:46.68,nan,4\n", "line 2: ContextTokens is 'nan'"),
         ("2023-11-16 18:15:46.68,4,1e3\n", "line 2: GeneratedTokens is '1e3'"),
+        ("2023-11-16 18:15:46.68,1_0,4\n", "line 2: ContextTokens is '1_0'"),
+        ("2023-11-16 18:15:46.68,\u0661,4\n", "line 2: ContextTokens is '\u0661'"),
         ("2023-11-16 18:15,4,4\n", "line 2: TIMESTAMP is '2023-11-16 18:15'"),
         ("2023-11-16 18:15:46.68,4,99999999999\n", "line 2: GeneratedTokens is 99999999999"),
         ("", "holds no session"),
@@ -311,3 +334,10 @@ def test_a_mix_file_says_what_is_wrong_with_it(tmp_path: Path) -> None:
             read_workload(write(tmp_path, "mix.toml", text))
         assert said in caught.value.message
         assert isinstance(caught.value, BedplateError)
+
+
+def test_times_that_lie_a_lifetime_apart_are_refused(tmp_path: Path) -> None:
+    rows = "0001-01-01 00:00:00,10,10\n9999-12-31 23:59:59,10,10\n"
+    path = write(tmp_path, "a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
+    with pytest.raises(InvalidRequest, match=r"azure-2 begins 3\.\d+e\+11 s after the first"):
+        read_workload(path)

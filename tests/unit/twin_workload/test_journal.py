@@ -10,7 +10,7 @@ import pytest
 from bedplate.core import events as ev
 from bedplate.core.codec import body_of
 from bedplate.core.ids import BranchId, ModelId, SessionId, TenantId, TurnId
-from bedplate.errors import BedplateError
+from bedplate.errors import BedplateError, InvalidRequest
 from bedplate.journal import Journal, Record
 from bedplate.twin.workload.form import Spawn, Turn
 from bedplate.twin.workload.native import check
@@ -111,3 +111,26 @@ def test_a_database_that_is_no_journal_is_refused(tmp_path: Path) -> None:
     (tmp_path / "journal.sqlite").write_bytes(b"SQLite format 3\x00" + b"\x00" * 100)
     with pytest.raises(BedplateError):
         read_workload(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "out", "reuse", "said"),
+    [
+        (-5, 10, 0, "keeps -6 tokens"),
+        (100, -10, 0, "100 new and -10 output tokens"),
+        (10**12, 10, 0, "0 new and 10 output tokens"),
+        (100, 10, -7, "keeps -7 tokens"),
+    ],
+)
+def test_numbers_that_no_turn_can_have_are_refused(
+    tmp_path: Path, prompt: int, out: int, reuse: int, said: str
+) -> None:
+    log = Log()
+    log.arrived(0, "a", 100)
+    log.ended(1, "a", 100, 10)
+    log.arrived(2, "b", 100, reuse_tokens=reuse)
+    log.ended(3, "b", prompt, out)
+    with pytest.raises(InvalidRequest, match="turn 1 ") as caught:
+        read_workload(log.store(tmp_path))
+    assert str(tmp_path) in caught.value.message
+    assert said in caught.value.message

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bedplate.errors import InvalidRequest
+from bedplate.twin.workload.form import Turn, Workload
 from bedplate.twin.workload.generate import Mix, generate
 from bedplate.twin.workload.native import check, dump, write
 from bedplate.twin.workload.read import read_workload
@@ -67,6 +68,7 @@ def test_a_file_by_hand(tmp_path: Path) -> None:
         (line() + line(spawn="[0,3,false]"), "line 3: .*no such turn"),
         (line() + line(spawn="[0,0,true]"), "line 3: .*joins a turn that does not exist"),
         (line(start=5) + line(start=4), "line 3: .*sort root sessions"),
+        (line() + line(), "line 3: .*has the same key"),
         (line().replace('"kind"', '"sort"'), "line 2: "),
     ],
 )
@@ -85,6 +87,20 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    made = generate(Mix(shares={"fraud_triage": 1.0}, sessions_per_hour=5), seed=1)
+    made = generate(Mix(shares={"fraud_triage": 1.0}, sessions_per_hour=60), seed=1)
     with pytest.raises(InvalidRequest, match="cannot write"):
         write(made, tmp_path / "nowhere" / "w.jsonl")
+
+
+def test_nothing_is_written_that_could_not_be_read(tmp_path: Path) -> None:
+    made = generate(Mix(shares={"fraud_triage": 1.0}, sessions_per_hour=60), seed=1)
+    first = made.sessions[0]
+    for wrong, said in (
+        ((), "no sessions"),
+        ((first, first), "the same key"),
+        ((first._replace(start_ns=10**19),), "out of range"),
+        ((first._replace(turns=(Turn(0, "", -1, 10**10, 1),)),), "new and 1 output"),
+    ):
+        with pytest.raises(InvalidRequest, match=said):
+            write(Workload("mix", "by hand", wrong), tmp_path / "w.jsonl")
+    assert not list(tmp_path.iterdir())

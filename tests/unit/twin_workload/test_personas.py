@@ -194,3 +194,58 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         cast({"personas": {"fraud_triage": {"answer": {"p50": 10, "p99": 5}}}})
     with pytest.raises(ConfigError, match="curve"):
         cast({"personas": {"fraud_triage": {"curve": "night"}}})
+    with pytest.raises(ConfigError, match="after 9999"):
+        generate(mix({"fraud_triage": 1.0}, start="9999-12-31T22:00:00", hours=3), seed=1)
+    with pytest.raises(ConfigError, match="more than 100,000; give"):
+        generate(
+            mix({"fraud_triage": 1.0}),
+            seed=1,
+            people=cast({"personas": {"fraud_triage": {"calls": {"p50": 1e8, "p99": 1e9}}}}),
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"first": {"p50": 1e300, "p99": 1e301}}, "<= 1000000000.0 - at `$.first.p50`"),
+        ({"tool_s": {"p50": 1.0, "p99": 2.0, "min": math.inf}}, "at `$.tool_s.min`"),
+        ({"added": {"p50": 1e-300, "p90": 1.0, "p99": 9.0}}, "at `$.added.p50`"),
+        ({"tenant": ""}, "tenant and tools have names"),
+        ({"tools": [""]}, "tenant and tools have names"),
+        ({"context": 1}, "holds no call"),
+    ],
+)
+def test_what_no_session_can_be_drawn_from_names_its_persona(
+    change: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        cast({"personas": {"fraud_triage": change}})
+    assert "[personas.fraud_triage]" in caught.value.message
+    assert said in caught.value.message
+
+
+def test_the_widest_distribution_stays_within_its_bounds() -> None:
+    wide = Draw(p50=1e-9, p90=1.0, p99=1e9)
+    assert 0 <= wide.quantile(5e-324) < 1e-200
+    assert wide.quantile(1 - 2**-53) == 1e9
+
+
+def test_ten_tenths_are_as_ten_ones() -> None:
+    """So that a mix is the same on every Python: sum() of floats is not, from 3.12 on."""
+    names = cast().personas
+    ones = generate(mix(dict.fromkeys(names, 1.0), per_hour=400), seed=2)
+    assert generate(mix(dict.fromkeys(names, 0.1), per_hour=400), seed=2) == ones
+
+
+def test_only_a_calendar_counts_month_starts() -> None:
+    flat = mix({"fraud_triage": 1.0}, per_hour=2e6, hours=0.001)
+    assert generate(flat, seed=1).sessions
+    with pytest.raises(ConfigError, match="more than 10,000,000 sessions"):
+        generate(mix({"fraud_triage": 1.0}, per_hour=2e6, start="2026-12-02T22:00:00"), seed=1)
+
+
+@pytest.mark.parametrize("value", ["9" * 5_000, "[" * 5_000, "{ a = " * 5_000])
+def test_a_mix_file_that_cannot_be_parsed_is_named(tmp_path: Path, value: str) -> None:
+    path = write(tmp_path, "mix.toml", f"[mix]\nhours = {value}\n")
+    with pytest.raises(ConfigError, match=r"mix\.toml: is not TOML: "):
+        read_workload(path)

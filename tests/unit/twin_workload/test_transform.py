@@ -129,6 +129,7 @@ def test_gaps_are_cut() -> None:
     assert [turn.gap_ns for turn in found.sessions[0].turns] == [0, 5 * S, 3 * S]
     assert found.sessions[2].start_ns == 5 * S
     assert starts(found) == [0, 4, 8]
+    assert clamp_gaps(workload(), 1e300).sessions == workload().sessions
 
 
 def test_what_makes_no_sense_is_refused() -> None:
@@ -144,6 +145,12 @@ def test_what_makes_no_sense_is_refused() -> None:
         lambda: scale_tokens(workload(), float("inf")),
         lambda: clamp_tokens(workload(), 1),
         lambda: clamp_gaps(workload(), 0.0),
+        lambda: scale_rate(workload(), 1e-12),
+        lambda: scale_rate(workload(), 1e-300),
+        lambda: restart(workload(), 1e-12, seed=1),
+        lambda: restart(workload(), 1e-300, seed=1),
+        lambda: scale_tokens(workload(), 1e8),
+        lambda: scale_tokens(workload(), 1e307),
     ]
     for change in changes:
         with pytest.raises(InvalidRequest):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import os
 import platform
 import time
@@ -38,6 +40,12 @@ from bedplate.runtime.calibration.samples import (
 
 UP_SECONDS = 200.0
 """Longest wait for a card."""
+HOPELESS_SECONDS = 3.0
+"""Longest wait for one whose endpoint does not let anybody in; it is looked at twice meanwhile."""
+LOOK_SECONDS = 0.5
+_STARTS = ("answers the probe with status", "did not answer the probe", "broke off the probe")
+"""How what is found wrong with an endpoint that starts begins; the others do not pass with time."""
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,17 +86,38 @@ class _Cards:
             self.down[event.card] = event.reason
         self.changed.set()
 
-    async def wait(self, count: int) -> list[CardUp]:
-        try:
-            async with asyncio.timeout(UP_SECONDS):
-                while len(self.up) < count:
-                    self.changed.clear()
+    async def wait(self, count: int, engine: Engine) -> list[CardUp]:
+        """Return so many cards; say what is waited for, and give up where that is in vain.
+
+        Raises:
+            EngineLost: an endpoint takes no connection, refuses the key or has another model.
+            EngineTimeout: not all are up in time.
+        """
+        clock = asyncio.get_running_loop().time
+        began = hopeful = clock()
+        told = False
+        while len(self.up) < count:
+            problems = {card: text for card, text in engine.problems.items() if text}
+            found = "; ".join(f"{card} {text}" for card, text in problems.items())
+            if all(text.startswith(_STARTS) for text in problems.values()):
+                hopeful = clock()
+            if clock() - hopeful >= HOPELESS_SECONDS:
+                raise EngineLost(
+                    f"{found}. Nothing was measured; see that the server runs, and that address, "
+                    "model and key are right"
+                )
+            if clock() - began >= UP_SECONDS:
+                raise EngineTimeout(
+                    f"{len(self.up)} of {count} cards were up after {UP_SECONDS:.0f} s; "
+                    f"{found or 'the others never came up'}"
+                )
+            if not told and hopeful > began:
+                told = True
+                _LOG.warning("waiting up to %.0f s: %s", UP_SECONDS, found or "cards start")
+            self.changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
                     await self.changed.wait()
-        except TimeoutError as error:
-            raise EngineTimeout(
-                f"{len(self.up)} of {count} cards were up after {UP_SECONDS:.0f} s; "
-                "see that the address and the model's name are right"
-            ) from error
         return [self.up[card] for card in sorted(self.up)][:count]
 
 
@@ -118,7 +147,7 @@ async def calibrate(
     samples = Samples()
     try:
         await engine.start(found.take)
-        ups = await found.wait(settings.cards)
+        ups = await found.wait(settings.cards, engine)
         probes = [Probe(engine, pool, up, seed=settings.seed) for up in ups]
         plan, rounds, notes = await _measure(probes, rules, settings, samples, progress=progress)
         contention = await measure_contention(probes, plan)

@@ -7,6 +7,7 @@ mix and seed give the same workload anywhere; one persona's sessions do not depe
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -25,6 +26,11 @@ from bedplate.twin.workload.source import Family, Format, Options, assemble, bad
 
 SESSIONS_MAX = 10_000_000
 """Sessions of one mix; more is a mistake in its rates."""
+TURNS_MAX = 20_000_000
+"""Turns of one mix, some 4 GiB of memory."""
+CALLS_MAX = 100_000
+"""Calls of one session; more is a mistake in its persona."""
+_SHARE_MAX = 1e9
 _HOUR_S = 3600.0
 _WORKING_DAY = datetime(2026, 9, 16, 9, tzinfo=UTC)
 """A Wednesday in the middle of a month, at nine."""
@@ -40,7 +46,7 @@ class Mix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `flat` neither counts, and the rate is the same all the time.
     """
 
-    shares: dict[str, Annotated[float, msgspec.Meta(ge=0)]]
+    shares: dict[str, Annotated[float, msgspec.Meta(ge=0, le=_SHARE_MAX)]]
     sessions_per_hour: Annotated[float, msgspec.Meta(gt=0, le=1e9)]
     hours: Annotated[float, msgspec.Meta(gt=0, le=1e5)] = 1.0
     start: datetime = _WORKING_DAY
@@ -54,8 +60,9 @@ def generate(mix: Mix, *, seed: int, people: Cast | None = None, name: str = "mi
     """Return the workload of a mix.
 
     Raises:
-        ConfigError: a persona is unknown, no share is above 0, or the mix comes to more than ten
-            million sessions.
+        ConfigError: a persona is unknown, no share is above 0, the mix comes to more than ten
+            million sessions or twenty million turns, a session has more than 100,000 calls, or the
+            calendar ends before the mix does.
 
     Cost: O(turns).
     """
@@ -65,11 +72,13 @@ def generate(mix: Mix, *, seed: int, people: Cast | None = None, name: str = "mi
             raise ConfigError(
                 f"no persona {persona!r}; there are {', '.join(sorted(people.personas))}"
             )
-    total = sum(mix.shares.values())
+    total = math.fsum(mix.shares.values())  # sum() adds floats differently from Python 3.12 on
     if not total > 0:
         raise ConfigError("no persona has a share above 0")
-    if mix.sessions_per_hour * mix.hours * mix.month_start_factor > SESSIONS_MAX:
+    busiest = 1.0 if mix.flat else mix.month_start_factor
+    if mix.sessions_per_hour * mix.hours * busiest > SESSIONS_MAX:
         raise ConfigError(f"the mix comes to more than {SESSIONS_MAX:,} sessions; lower its rate")
+    turns = 0
     families: list[Family] = []
     for persona, share in sorted(mix.shares.items()):
         starts = _starts(
@@ -80,10 +89,14 @@ def generate(mix: Mix, *, seed: int, people: Cast | None = None, name: str = "mi
         )
         for number, start_s in enumerate(starts, 1):
             random = Random(f"{seed}/{persona}/{number}")
-            families.append(family(people, persona, number, round(start_s * SECOND_NS), random))
+            found = family(people, persona, number, round(start_s * SECOND_NS), random)
+            turns += sum(len(session.turns) for session in found)
+            if turns > TURNS_MAX:
+                raise ConfigError(f"the mix comes to more than {TURNS_MAX:,} turns; lower its rate")
+            families.append(found)
     source = (
         f"personas, seed {seed}: {mix.sessions_per_hour:g} sessions in the busiest hour, "
-        f"{mix.hours:g} h from {mix.start:%Y-%m-%d %H:%M}{' at a flat rate' if mix.flat else ''}"
+        f"{mix.hours:g} h from {mix.start:%Y-%m-%d %H:%M}{_days(mix)}"
     )
     return assemble(name, source, families)
 
@@ -107,7 +120,13 @@ def family(people: Cast, persona: str, number: int, start_ns: int, random: Rando
 def _turns(persona: Persona, random: Random) -> Iterator[Turn]:
     """Draw the turns of one session; it ends early where its context would grow too long."""
     context = 0
-    for number in range(max(1, round(persona.calls.draw(random)))):
+    calls = max(1, round(persona.calls.draw(random)))
+    if calls > CALLS_MAX:
+        raise ConfigError(
+            f"a session of {persona.tenant} has {calls:,} calls, more than {CALLS_MAX:,}; give the "
+            "persona's calls a lower max"
+        )
+    for number in range(calls):
         size = persona.added if number else persona.first
         new, out = max(1, round(size.draw(random))), max(1, round(persona.answer.draw(random)))
         gap_s, tool = 0.0, ""
@@ -131,6 +150,10 @@ def _starts(mix: Mix, per_hour: float, curve: Sequence[float], random: Random) -
     starts: list[float] = []
     top, end_s, at_s = max(curve), mix.hours * _HOUR_S, 0.0
     begin = mix.start.replace(tzinfo=UTC)
+    try:
+        begin + timedelta(hours=mix.hours + 1)
+    except OverflowError as error:
+        raise ConfigError(f"{mix.hours:g} h from {mix.start:%Y-%m-%d} end after 9999") from error
     while at_s < end_s:
         now = begin + timedelta(seconds=at_s)
         left_s = _HOUR_S - (now.minute * 60 + now.second + now.microsecond / 1e6)
@@ -156,6 +179,22 @@ def _day_factor(mix: Mix, now: datetime) -> float:
     return mix.month_start_factor if nth < mix.month_start_days else 1.0
 
 
+def _days(mix: Mix) -> str:
+    """Say in which part of a mix the rate is not that of a usual day."""
+    if mix.flat:
+        return " at a flat rate"
+    begin = mix.start.replace(tzinfo=UTC)
+    hours = range(0, int(mix.hours) + 1, 24)
+    days = [begin + timedelta(hours=hour) for hour in (*hours, mix.hours)]
+    factors = {_day_factor(mix, day) for day in days}
+    kinds = (
+        (mix.month_start_factor, f"on the first {mix.month_start_days} working days of a month"),
+        (mix.weekend_factor, "on days off"),
+    )
+    found = [f"{factor:g} times that {when}" for factor, when in kinds if factor in factors - {1.0}]
+    return f", {' and '.join(found)}" if found else ""
+
+
 def mix_of(text: str, where: Path) -> tuple[Mix, Cast]:
     """Return what a mix file says: [mix], and [personas] and [curves] where it changes them.
 
@@ -164,8 +203,8 @@ def mix_of(text: str, where: Path) -> tuple[Mix, Cast]:
     """
     try:
         tables: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{where}: {error}") from error
+    except (ValueError, RecursionError) as error:  # a number of too many digits is a ValueError
+        raise ConfigError(f"{where}: is not TOML: {error}") from error
     for key in tables:
         if key not in ("mix", "personas", "curves"):
             raise ConfigError(f"{where}: unknown table [{key}]; it may have mix, personas, curves")

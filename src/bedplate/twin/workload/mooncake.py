@@ -14,7 +14,8 @@ arrival, which matters little: half of the gaps are longer than two minutes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -54,14 +55,34 @@ _DECODER = msgspec.json.Decoder(_Row)
 
 
 class _Session:
-    """A session as far as it is known: its calls and the whole blocks of its newest prompt."""
+    """A session as far as it is known: its calls and the length of its newest prompt."""
 
-    __slots__ = ("calls", "prompt", "whole")
+    __slots__ = ("calls", "prompt")
 
     def __init__(self) -> None:
         self.calls: list[branches.Call] = []
-        self.whole: list[int] = []
         self.prompt = 0
+
+
+class _Ending:
+    """Sessions whose newest prompts have the same whole blocks: answered ones, newest first."""
+
+    __slots__ = ("answered", "running")
+
+    def __init__(self) -> None:
+        self.answered: list[tuple[int, _Session]] = []
+        self.running: list[tuple[int, int, _Session]] = []
+
+    def add(self, number: int, session: _Session) -> None:
+        """Add a session by the number of its newest request, which no other has."""
+        heapq.heappush(self.running, (session.calls[-1].end_ns, number, session))
+
+    def take(self, now_ns: int) -> _Session | None:
+        """Take out the newest one that is answered; None if there is none. Time never falls."""
+        while self.running and self.running[0][0] <= now_ns:
+            _, number, session = heapq.heappop(self.running)
+            heapq.heappush(self.answered, (-number, session))
+        return heapq.heappop(self.answered)[1] if self.answered else None
 
 
 def matches(head: str) -> bool:
@@ -98,19 +119,19 @@ def read(paths: Sequence[Path], options: Options) -> Workload:
 def _sessions(rows: Sequence[_Row]) -> list[_Session]:
     """Return sessions in the order of their starts.
 
-    Cost: O(blocks).
+    Cost: O(blocks + rows log rows).
     """
     sessions: list[_Session] = []
-    ending: dict[int, list[_Session]] = {}  # by the last whole block of the newest prompt
-    for row in rows:
+    tree: dict[tuple[int, int], int] = {}  # (prefix, next block) to the longer prefix; 0 is none
+    ending: dict[int, _Ending] = {}
+    for number, row in enumerate(rows):
         start_ns = row.timestamp * MILLISECOND_NS
-        session = _goes_on_from(ending, row, start_ns)
+        session = _goes_on_from(tree, ending, row, start_ns)
         keep, new = -1, row.input_length
         if session is None:
             session = _Session()
             sessions.append(session)
         else:
-            ending[session.whole[-1]].remove(session)
             before = session.prompt + session.calls[-1].out_tokens
             if row.input_length > before:
                 new = row.input_length - before
@@ -120,19 +141,29 @@ def _sessions(rows: Sequence[_Row]) -> list[_Session]:
         end_ns = start_ns + row.output_length * _OUT_TOKEN_NS
         session.calls.append(branches.Call(start_ns, end_ns, "", keep, new, row.output_length))
         session.prompt = row.input_length
-        session.whole = row.hash_ids[: row.input_length // BLOCK_TOKENS]
-        if len(session.whole) >= _WHOLE_MIN:
-            ending.setdefault(session.whole[-1], []).append(session)
+        whole = row.hash_ids[: row.input_length // BLOCK_TOKENS]
+        if len(whole) >= _WHOLE_MIN:
+            prefix = 0
+            for block in whole:
+                prefix = tree.setdefault((prefix, block), len(tree) + 1)
+            ending.setdefault(prefix, _Ending()).add(number, session)
     return sessions
 
 
-def _goes_on_from(ending: dict[int, list[_Session]], row: _Row, start_ns: int) -> _Session | None:
-    """Return the newest session with the longest prompt that this one begins with, None if none."""
-    for depth in range(len(row.hash_ids), _WHOLE_MIN - 1, -1):
-        for session in reversed(ending.get(row.hash_ids[depth - 1], ())):
-            answered = session.calls[-1].end_ns <= start_ns
-            if answered and session.whole == row.hash_ids[:depth]:
-                return session
+def _goes_on_from(
+    tree: Mapping[tuple[int, int], int], ending: Mapping[int, _Ending], row: _Row, start_ns: int
+) -> _Session | None:
+    """Take the newest session with the longest prompt that this one begins with, None if none."""
+    prefixes: list[int] = [0]
+    for block in row.hash_ids:
+        longer = tree.get((prefixes[-1], block))
+        if longer is None:
+            break
+        prefixes.append(longer)
+    for prefix in reversed(prefixes[_WHOLE_MIN:]):
+        found = ending[prefix].take(start_ns) if prefix in ending else None
+        if found is not None:
+            return found
     return None
 
 

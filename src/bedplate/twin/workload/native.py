@@ -41,6 +41,7 @@ class _Session(msgspec.Struct, forbid_unknown_fields=True):
     turns: Annotated[tuple[Turn, ...], msgspec.Meta(min_length=1)]
 
 
+_TWICE = "a session above it has the same key"
 _HEAD = msgspec.json.Decoder(_Head)
 _SESSION = msgspec.json.Decoder(_Session)
 
@@ -62,7 +63,7 @@ def problem(session: Session) -> str:
         if not 0 <= turn.gap_ns <= _NS_MAX:
             return f"turn {number} has gap_ns {turn.gap_ns}"
         if not all(1 <= size <= TOKENS_MAX for size in sizes):
-            return f"turn {number} has {sizes[0]} new and {sizes[1]} output tokens; 1 or more each"
+            return f"turn {number} has {sizes[0]} new and {sizes[1]} output tokens; 1 to 10^9 each"
         if not -1 <= turn.keep_tokens <= TOKENS_MAX or not 0 <= turn.limit_tokens <= TOKENS_MAX:
             return f"turn {number} keeps {turn.keep_tokens} tokens, limit {turn.limit_tokens}"
     return ""
@@ -89,15 +90,20 @@ def order_problem(sessions: Sequence[Session], index: int, root_ns: int) -> str:
 
 
 def check(workload: Workload) -> None:
-    """Raise InvalidRequest if the workload is not of the form that `form` describes.
+    """Raise InvalidRequest if the workload is not of the form that `form` describes, or empty.
 
     Cost: O(turns).
     """
+    if not workload.sessions:
+        raise InvalidRequest(f"{workload.name} has no sessions; ask for more, or for longer")
     root_ns = 0
+    keys: set[str] = set()
     for index, session in enumerate(workload.sessions):
         wrong = problem(session) or order_problem(workload.sessions, index, root_ns)
-        if wrong:
+        if wrong or session.key in keys:
+            wrong = wrong or _TWICE
             raise InvalidRequest(f"session {index} ({session.key}) of {workload.name}: {wrong}")
+        keys.add(session.key)
         if session.spawn is None:
             root_ns = session.start_ns
 
@@ -115,8 +121,9 @@ def write(workload: Workload, path: Path) -> None:
     """Write a workload to a file, in one step.
 
     Raises:
-        InvalidRequest: the file cannot be written.
+        InvalidRequest: the file cannot be written, or the workload could not be read again.
     """
+    check(workload)
     part = path.with_name(f".{path.name}.part")
     try:
         with part.open("wb") as file:
@@ -143,6 +150,7 @@ def read(paths: Sequence[Path], options: Options) -> Workload:
         raise bad(path, number, f"version {head.bedplate_workload}; this reads version {VERSION}")
     sessions: list[Session] = []
     root_ns = 0
+    keys: set[str] = set()
     for number, data in found:
         row = _decoded(_SESSION, data, path, number)
         if row.lane not in LANE_NAMES:
@@ -151,8 +159,9 @@ def read(paths: Sequence[Path], options: Options) -> Workload:
         session = Session(row.key, row.tenant, lane, row.kind, row.start_ns, row.spawn, row.turns)
         sessions.append(session)
         wrong = problem(session) or order_problem(sessions, len(sessions) - 1, root_ns)
-        if wrong:
-            raise bad(path, number, f"session {row.key!r}: {wrong}")
+        if wrong or row.key in keys:
+            raise bad(path, number, f"session {row.key!r}: {wrong or _TWICE}")
+        keys.add(row.key)
         if row.spawn is None:
             root_ns = row.start_ns
     return Workload(head.name, head.source, tuple(sessions))

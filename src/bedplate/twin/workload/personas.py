@@ -24,6 +24,8 @@ _NORMAL = NormalDist()
 _Z90, _Z99 = _NORMAL.inv_cdf(0.90), _NORMAL.inv_cdf(0.99)
 _TAIL = 0.1
 """Share of draws beyond p90."""
+_LEAST, _MOST = 1e-9, 1e9
+"""Bounds of what is drawn, tokens and seconds: as a workload's file has them."""
 
 
 class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,16 +36,16 @@ class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cut to `min` and `max`.
     """
 
-    p50: Annotated[float, msgspec.Meta(gt=0)]
-    p99: Annotated[float, msgspec.Meta(gt=0)]
-    p90: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    min: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    max: Annotated[float, msgspec.Meta(gt=0)] = math.inf
+    p50: Annotated[float, msgspec.Meta(ge=_LEAST, le=_MOST)]
+    p99: Annotated[float, msgspec.Meta(ge=_LEAST, le=_MOST)]
+    p90: Annotated[float, msgspec.Meta(ge=0, le=_MOST)] = 0.0
+    min: Annotated[float, msgspec.Meta(ge=0, le=_MOST)] = 0.0
+    max: Annotated[float, msgspec.Meta(gt=0, le=_MOST)] = _MOST
 
     def __post_init__(self) -> None:
         marks = [self.p50, self.p90, self.p99] if self.p90 else [self.p50, self.p99]
-        if not all(map(math.isfinite, marks)) or marks != sorted(set(marks)):
-            raise ValueError("p50, p90 and p99 are finite and rise")
+        if marks != sorted(set(marks)):
+            raise ValueError("p50, p90 and p99 rise")
         if not self.min <= self.max:
             raise ValueError("min is above max")
 
@@ -89,6 +91,10 @@ class Persona(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.lane not in LANE_NAMES:
             raise ValueError(f"lane {self.lane!r} is none of {', '.join(LANE_NAMES)}")
+        if not self.tenant or not all(self.tools):
+            raise ValueError("tenant and tools have names")
+        if self.context == 1:
+            raise ValueError("a context of 1 token holds no call; 0 is no bound")
 
 
 class Cast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -143,7 +149,13 @@ def cast(changes: Mapping[str, Any] | None = None, *, where: Path | None = None)
             known = tables[part].get(name)
             both = isinstance(known, dict) and isinstance(value, Mapping)
             tables[part][name] = {**known, **value} if both else value
+    personas: dict[str, Persona] = {}
+    for name, table in tables["personas"].items():
+        try:
+            personas[name] = msgspec.convert(table, Persona)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"{where or 'personas'}: [personas.{name}] {error}") from error
     try:
-        return msgspec.convert(tables, Cast)
+        return msgspec.convert({"personas": personas, "curves": tables["curves"]}, Cast)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{where or 'personas'}: {error}") from error

@@ -38,6 +38,8 @@ FORMATS: tuple[Format, ...] = (
 STARTS_PER_S = 0.1
 """Sessions begun in a second where neither the source nor the caller says."""
 _HEAD_BYTES = 65536
+_SHOWN_MAX = 12
+"""Most names of a folder that an error lists."""
 
 
 def read_workload(
@@ -77,6 +79,11 @@ def read_workload(
     workload = found.read(paths, Options(seed, limit))
     if not workload.sessions:
         raise bad(path, 0, f"holds no session ({found.name})")
+    if found is not native.FORMAT:  # which has looked at each line
+        try:
+            native.check(workload)
+        except InvalidRequest as error:
+            raise bad(path, 0, error.message) from error
     if limit is not None:
         workload = take(workload, limit)
     if starts_per_s is None and not found.starts:
@@ -104,7 +111,7 @@ def _files(path: Path) -> list[Path]:
     except OSError as error:
         raise bad(path, 0, f"cannot be read: {error.strerror}") from error
     if not files:
-        raise bad(path, 0, "is a folder without files")
+        raise bad(path, 0, f"is a folder without files{_holds(path)}")
     return files
 
 
@@ -127,7 +134,20 @@ def _recognised(path: Path, paths: list[Path]) -> Format:
                     raise bad(other, 0, f"is not of the format {known.name} as {first.name} is")
             return known
     formats = "\n".join(f"  {known.name}: {known.about}" for known in FORMATS)
-    raise bad(path, 0, f"is of no known workload format. The formats are:\n{formats}")
+    if path.is_dir():
+        what = f"{first.name} in this folder is of no known workload format{_holds(path)}"
+    else:
+        what = "is of no known workload format"
+    raise bad(path, 0, f"{what}. The formats are:\n{formats}")
+
+
+def _holds(folder: Path) -> str:
+    """Return what a folder has, in words, for whoever meant one of those."""
+    found = sorted(entry.name + "/" * entry.is_dir() for entry in folder.iterdir())
+    if not found:
+        return ""
+    more = f" and {len(found) - _SHOWN_MAX} more" if len(found) > _SHOWN_MAX else ""
+    return f"; the folder has {', '.join(found[:_SHOWN_MAX])}{more}; name one of them"
 
 
 def _head(path: Path) -> str:

@@ -92,7 +92,7 @@ def decode_lines(path: Path, decoder: msgspec.json.Decoder[T]) -> Iterator[tuple
     for number, data in lines(path):
         try:
             yield number, decoder.decode(data)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise bad(path, number, f"{error}; expected one whole JSON object a line") from error
 
 
@@ -109,7 +109,7 @@ def decode_document(path: Path, decoder: msgspec.json.Decoder[T]) -> T:
         return decoder.decode(path.read_bytes())
     except OSError as error:
         raise bad(path, 0, f"cannot be read: {error.strerror}") from error
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise bad(path, 0, str(error)) from error
 
 
@@ -141,7 +141,7 @@ def tokens_of(text: str, path: Path, line: int, field: str) -> int:
         InvalidRequest: it is no whole number, negative, or above 10^9.
     """
     try:
-        value = int(text)
+        value = int(_plain(text))
     except ValueError as error:
         raise bad(path, line, f"{field} is {text!r}, not a whole number of tokens") from error
     if not 0 <= value <= TOKENS_MAX:
@@ -156,7 +156,7 @@ def seconds_ns(value: float | str, path: Path, line: int, field: str) -> int:
         InvalidRequest: no number, not finite, negative, or above 10^9 seconds.
     """
     try:
-        seconds = float(value)
+        seconds = float(_plain(value) if isinstance(value, str) else value)
     except ValueError as error:
         raise bad(path, line, f"{field} is {value!r}, not a number of seconds") from error
     if not math.isfinite(seconds) or not 0 <= seconds <= TIME_MAX_S:
@@ -164,13 +164,33 @@ def seconds_ns(value: float | str, path: Path, line: int, field: str) -> int:
     return round(seconds * SECOND_NS)
 
 
+def _plain(text: str) -> str:
+    """Return the text of a number as files have it; Python reads `1_0` and other digits too.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if "_" in text or not text.isascii():
+        raise ValueError(text)
+    return text
+
+
 def assemble(name: str, source: str, families: Iterable[Family]) -> Workload:
     """Return families as one workload: sorted by their roots' starts, the first one at 0.
 
     Families that start together keep their order.
+
+    Raises:
+        InvalidRequest: the last one begins more than 10^9 seconds after the first.
     """
     ordered = sorted((family for family in families if family), key=lambda one: one[0].start_ns)
     first_ns = ordered[0][0].start_ns if ordered else 0
+    span_s = (ordered[-1][0].start_ns - first_ns) / SECOND_NS if ordered else 0.0
+    if span_s > TIME_MAX_S:
+        raise InvalidRequest(
+            f"workload {name}: session {ordered[-1][0].key} begins {span_s:g} s after the first; "
+            f"at most {TIME_MAX_S:g} s are believed"
+        )
     sessions: list[Session] = []
     for family in ordered:
         base = len(sessions)

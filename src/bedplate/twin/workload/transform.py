@@ -5,6 +5,7 @@ Every function returns a new workload and says in `source` what was done.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
@@ -13,7 +14,13 @@ from bedplate.core.limits import LANE_NAMES
 from bedplate.core.units import SECOND_NS
 from bedplate.errors import InvalidRequest
 from bedplate.twin.workload.form import Session, Turn, Workload, prompt_tokens
-from bedplate.twin.workload.source import Family, assemble, families_of
+from bedplate.twin.workload.source import (
+    TIME_MAX_S,
+    TOKENS_MAX,
+    Family,
+    assemble,
+    families_of,
+)
 
 
 class Place(NamedTuple):
@@ -27,13 +34,13 @@ def scale_rate(workload: Workload, factor: float) -> Workload:
     """Let sessions begin `factor` times as fast; gaps inside sessions stay.
 
     Raises:
-        InvalidRequest: the factor is not above 0.
+        InvalidRequest: the factor is not above 0, or a session would begin after 10^9 s.
     """
-    _check(factor, "the rate's factor")
+    what = _check(factor, "the rate's factor")
     sessions = tuple(
         session
         if session.spawn is not None
-        else session._replace(start_ns=round(session.start_ns / factor))
+        else session._replace(start_ns=_start_ns(session, session.start_ns / factor, what))
         for session in workload.sessions
     )
     return _as(workload, sessions, f"{factor:g} times as fast")
@@ -43,16 +50,16 @@ def restart(workload: Workload, per_s: float, *, seed: int) -> Workload:
     """Let sessions begin as a Poisson process of so many root sessions a second, in their order.
 
     Raises:
-        InvalidRequest: the rate is not above 0.
+        InvalidRequest: the rate is not above 0, or a session would begin after 10^9 s.
     """
-    _check(per_s, "the rate of starts")
+    what = _check(per_s, "the rate of starts")
     random = Random(f"{seed}/restart")
     at_s = 0.0
     sessions = []
     for session in workload.sessions:
         if session.spawn is None:
             at_s += random.expovariate(per_s)
-            session = session._replace(start_ns=round(at_s * SECOND_NS))
+            session = session._replace(start_ns=_start_ns(session, at_s * SECOND_NS, what))
         sessions.append(session)
     return _as(workload, tuple(sessions), f"Poisson starts, {per_s:g} a second, seed {seed}")
 
@@ -138,7 +145,7 @@ def clamp_gaps(workload: Workload, longest_s: float) -> Workload:
         InvalidRequest: the bound is not above 0.
     """
     _check(longest_s, "the longest gap")
-    longest_ns = round(longest_s * SECOND_NS)
+    longest_ns = round(min(longest_s, TIME_MAX_S) * SECOND_NS)
     sessions = []
     for session in workload.sessions:
         turns = tuple(
@@ -156,16 +163,23 @@ def scale_tokens(workload: Workload, factor: float) -> Workload:
     """Multiply all sizes by a factor, each at least 1 token (and kept history at least 0).
 
     Raises:
-        InvalidRequest: the factor is not above 0.
+        InvalidRequest: the factor is not above 0, or a size would be above 10^9 tokens.
     """
-    _check(factor, "the tokens' factor")
+    what = _check(factor, "the tokens' factor")
+
+    def size(tokens: int) -> int:
+        if tokens * factor > TOKENS_MAX:
+            raise InvalidRequest(
+                f"{what}: it makes {tokens * factor:g} tokens of {tokens:,}, above {TOKENS_MAX:,}"
+            )
+        return round(tokens * factor)
 
     def scaled(turn: Turn) -> Turn:
         return turn._replace(
-            keep_tokens=-1 if turn.keep_tokens < 0 else round(turn.keep_tokens * factor),
-            new_tokens=max(1, round(turn.new_tokens * factor)),
-            out_tokens=max(1, round(turn.out_tokens * factor)),
-            limit_tokens=round(turn.limit_tokens * factor),
+            keep_tokens=-1 if turn.keep_tokens < 0 else size(turn.keep_tokens),
+            new_tokens=max(1, size(turn.new_tokens)),
+            out_tokens=max(1, size(turn.out_tokens)),
+            limit_tokens=size(turn.limit_tokens),
         )
 
     sessions = tuple(
@@ -212,6 +226,17 @@ def _as(workload: Workload, sessions: tuple[Session, ...], what: str) -> Workloa
     return Workload(workload.name, f"{workload.source}; {what}", sessions)
 
 
-def _check(value: float, what: str) -> None:
-    if not 0 < value < float("inf"):
-        raise InvalidRequest(f"{what} is {value}; it must be above 0")
+def _start_ns(session: Session, start_ns: float, what: str) -> int:
+    if start_ns > TIME_MAX_S * SECOND_NS:
+        raise InvalidRequest(
+            f"{what}: session {session.key} begins after {start_ns / SECOND_NS:g} s then; at most "
+            f"{TIME_MAX_S:g} s are simulated"
+        )
+    return round(start_ns)
+
+
+def _check(value: float, what: str) -> str:
+    """Return what has which value, for errors about what comes of it."""
+    if not 0 < value < math.inf:
+        raise InvalidRequest(f"{what} is {value}; it must be above 0, and finite")
+    return f"{what} is {value:g}"
