@@ -91,6 +91,8 @@ class Slot:
     """Filled from the pool and not used by a turn since."""
     remains_tokens: int = 0
     idle_since_ns: int = 0
+    before_tokens: int = 0
+    """What its branch may have had in it when the turn that runs was dispatched."""
     clean: bool = False
     """The pool has the same."""
     copy: int = -1
@@ -114,7 +116,7 @@ class Slot:
         self.tokens, self.known, self.session, self.branch, self.tenant = (), True, "", -1, ""
         self.turn, self.op, self.entry, self.loaded, self.remains_tokens = "", "", -1, False, 0
         self.idle_since_ns, self.clean, self.kept, self.drops_failed = now, False, False, 0
-        self.copy = -1
+        self.copy, self.before_tokens = -1, 0
 
 
 @dataclass(slots=True)
@@ -124,8 +126,7 @@ class Card:
     up: ev.CardUp
     alive: bool = True
     draining: bool = False
-    unsure: bool = False
-    """It was draining when it restarted: whether it still is, is the core's choice."""
+    """Taken out, until it is brought back: a restart does not bring it back."""
     slots: list[Slot] = field(default_factory=list)
 
     def running(self) -> Iterator[Slot]:
@@ -147,6 +148,8 @@ class Entry:
     dropping: bool = False
     drops_failed: int = 0
     since_ns: int = 0
+    replaced: bool = False
+    """Its branch has a newer copy: only forks that start from it keep it."""
 
 
 @dataclass(slots=True)
@@ -219,9 +222,13 @@ class Book:
         return turn.limit or turn.wanted
 
     def held_tokens(self, card: Card, slot: Slot) -> int:
-        """Return the KV tokens that a slot takes or may come to take, as things stand."""
+        """Return the KV tokens that a slot takes or may come to take, as things stand.
+
+        What a turn does not reuse of its own slot is there until its card says that the turn ended.
+        """
         if slot.turn:
-            return self.turns[slot.turn].need
+            before = slot.before_tokens if card.up.kv == "full" else 0
+            return max(self.turns[slot.turn].need, before)
         if card.up.kv != "full":
             return 0
         if slot.op == "load":
@@ -231,6 +238,24 @@ class Book:
     def pool_bytes(self, tenant: str | None = None) -> int:
         """Return bytes in the pool and on their way into it, of all or of one tenant."""
         return sum(e.size for e in self.entries.values() if tenant in (None, e.tenant))
+
+    def placed_most(self) -> int:
+        """Return how many turns may have their place on a card and wait for its moves.
+
+        A load is one turn's. Several may wait for the room that one drop makes, as many as may run
+        beside those that do.
+        """
+        total = 0
+        for card in self.cards.values():
+            ops = [slot.op for slot in card.slots]
+            free = card.up.running_max - sum(1 for _ in card.running())
+            total += free if "drop" in ops else ops.count("load")
+        return total
+
+    def storing(self) -> set[str]:
+        """Return the sessions that have KV on its way to the pool."""
+        slots = (slot for card in self.cards.values() for slot in card.slots)
+        return {slot.session for slot in slots if slot.op == "store"}
 
     def slot_of(self, card: str, slot: int) -> Slot | None:
         """Return a slot of a living card, or None."""
@@ -361,7 +386,7 @@ class Book:
     def _off_card(self, turn: Turn) -> None:
         slot = self.slot_of(turn.card, turn.slot)
         if slot is not None:
-            slot.turn, slot.idle_since_ns = "", self.now
+            slot.turn, slot.before_tokens, slot.idle_since_ns = "", 0, self.now
         turn.running, turn.waiting_since_ns = False, self.now
 
     def heard_turn_cancelled(self, event: ev.TurnCancelled) -> None:
@@ -379,6 +404,9 @@ class Book:
         slot = self.slot_of(event.card, event.slot)
         if slot is not None and slot.op == "store" and slot.entry == event.entry:
             slot.op, slot.entry, slot.clean, slot.copy = "", -1, True, event.entry
+            for number, older in self.entries.items():
+                same = (older.session, older.branch) == (slot.session, slot.branch)
+                older.replaced = older.replaced or (same and number < event.entry)
 
     def heard_kv_loaded(self, event: ev.KvLoaded) -> None:
         slot = self.slot_of(event.card, event.slot)
@@ -427,7 +455,7 @@ class Book:
         self.last_fault_ns = self.now
         before = self.cards.get(event.card)
         card = Card(up=event)
-        card.unsure = before is not None and (before.draining or before.unsure)
+        card.draining = before is not None and before.draining
         card.slots = [Slot() for _ in range(event.slots)]
         self.cards[event.card] = card
 
@@ -441,7 +469,6 @@ class Book:
         self.last_fault_ns = self.now
         if event.card in self.cards:
             self.cards[event.card].draining = event.on
-            self.cards[event.card].unsure = False
 
     def _empty_card(self, name: str) -> None:
         card = self.cards.get(name)
@@ -470,7 +497,13 @@ class Book:
             turn.first_dispatch_ns = self.now
         session = self.sessions[action.session]
         session.served = True
-        slot = self.cards[action.card].slots[action.slot]
+        card = self.cards[action.card]
+        slot = card.slots[action.slot]
+        own = card.up.kv != "none" and (slot.session, slot.branch) == (
+            action.session,
+            action.branch,
+        )
+        slot.before_tokens = length(slot.tokens) if own else 0
         slot.turn, slot.session, slot.branch = action.turn, action.session, action.branch
         slot.tenant, slot.loaded, slot.clean = turn.arrived.tenant, False, False
 

@@ -138,11 +138,11 @@ class Home(Check):
         model = turn.arrived.model
         for number, entry in self.book.entries.items():
             mine = (entry.session, entry.branch) == key and entry.model == model
-            given_up = entry.dropping or entry.drops_failed
+            given_up = entry.dropping or entry.drops_failed or entry.replaced
             if mine and entry.stored and not given_up:
                 yield f"entry {number}", entry.tokens
         for name, card in self.book.cards.items():
-            if not card.alive or card.draining or card.unsure or card.up.kv != "full":
+            if not card.alive or card.draining or card.up.kv != "full":
                 continue
             broken = any(slot.broken for slot in card.slots)
             whole = turn.arrived.prompt_tokens + action.limit_tokens
@@ -274,7 +274,7 @@ class Retention(Check):
             return
         card = self.book.cards[action.card]
         dropped = card.slots[action.slot]
-        if card.draining or card.unsure or not self._at_rest(dropped):
+        if card.draining or not self._at_rest(dropped):
             return
         now = self.book.now
         if dropped.drops_failed or (dropped.loaded and dropped.idle_since_ns == now):

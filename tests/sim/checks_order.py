@@ -72,7 +72,7 @@ class Observer:
         book = self.book
         assert book.policy is not None
         room = sum(
-            card.up.kv_tokens
+            card.up.kv_tokens - self._lost(card) * book.policy.block_tokens
             for card in book.cards.values()
             if card.alive and not card.draining and card.up.model == turn.arrived.model
         )
@@ -99,7 +99,7 @@ class Observer:
     def fits(self, turn: Turn, card: Card) -> bool:
         """The card could take the turn now, dropping idle KV."""
         up = card.up
-        if not card.alive or card.draining or card.unsure or up.model != turn.arrived.model:
+        if not card.alive or card.draining or up.model != turn.arrived.model:
             return False
         most = max(
             other.up.context_tokens
@@ -119,7 +119,8 @@ class Observer:
             if slot.op:
                 return False
             if slot.broken or slot.turn:
-                used += self.blocks(self.book.held_tokens(card, slot))
+                held = max(self.book.held_tokens(card, slot), slot.before_tokens)
+                used += self.blocks(held)
             else:
                 idle += 1
         running = sum(1 for _ in card.running())
@@ -131,14 +132,15 @@ class Observer:
         for name, card in self.book.cards.items():
             if not card.alive or card.draining or name in turn.failed_on:
                 continue
-            broken = sum(
-                self.blocks(self.book.held_tokens(card, slot)) for slot in card.slots if slot.broken
-            )
-            room = card.up.kv_tokens // self._block() - broken
+            room = card.up.kv_tokens // self._block() - self._lost(card)
             fits = whole <= card.up.context_tokens and self.blocks(whole) <= room
             if card.up.model == turn.arrived.model and fits:
                 return True
         return False
+
+    def _lost(self, card: Card) -> int:
+        """Blocks of slots that could not be emptied: out of use until the card restarts."""
+        return sum(self.blocks(self.book.held_tokens(card, s)) for s in card.slots if s.broken)
 
     def _block(self) -> int:
         assert self.book.policy is not None

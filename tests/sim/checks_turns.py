@@ -145,10 +145,9 @@ class Limits(Check):
         mine = [t for t in book.live_turns() if t.arrived.tenant == event.tenant]
         if tenant.inflight_max:
             self.need(len(mine) <= tenant.inflight_max, f"{event}: {len(mine)} in flight")
-        placed = sum(1 for c in book.cards.values() for s in c.slots if s.op in ("load", "drop"))
         queue = sum(1 for t in mine if t.waiting and t.arrived.lane == event.lane)
         again = sum(1 for t in mine if t.waiting and t.attempts)
-        most = book.policy.lanes[event.lane].queue_max + placed + again
+        most = book.policy.lanes[event.lane].queue_max + book.placed_most() + again
         self.need(queue <= most, f"{event}: {queue} wait, {most} may")
         if tenant.session_tokens_max:
             self.need(
@@ -212,26 +211,23 @@ class Refusals(Check):
         return reason == "quota_exceeded"  # `checks_rates` judges that
 
     def _gives(self, event: ev.TurnArrived) -> bool:
-        """The tenant with the most sessions, more than the caller's, has one that is idle.
+        """A tenant with the most sessions, more than the caller's, has one that is idle.
 
-        One that is being stored may be on its way out; it is not counted.
+        A silent one that is being stored may be on its way out, or is idle: it is so either way.
         """
-        stored = {
-            slot.session
-            for card in self.book.cards.values()
-            for slot in card.slots
-            if slot.op == "store"
-        }
-        here = [
-            session
-            for name, session in self.book.sessions.items()
-            if session.alive and session.accepted and not session.closed and name not in stored
-        ]
-        counts = Counter(session.tenant for session in here)
-        most = max(counts.values(), default=0)
-        crowded = {tenant for tenant, count in counts.items() if count == most}
-        idle = any(s.tenant in crowded and not s.open_turns for s in here)
-        return most > counts[event.tenant] + 1 and len(crowded) == 1 and idle
+        stored, idle = self.book.storing(), set()
+        surely: Counter[str] = Counter()
+        maybe: Counter[str] = Counter()
+        for name, session in self.book.sessions.items():
+            if session.alive and session.accepted and not session.closed:
+                leaves = name in stored and not session.open_turns
+                maybe[session.tenant] += 1
+                surely[session.tenant] += not leaves
+                if not leaves and not session.open_turns:
+                    idle.add(session.tenant)
+        most = max(surely.values(), default=0)
+        gives = any(surely[tenant] == most for tenant in idle)
+        return most > maybe[event.tenant] and gives
 
     def _ends(self, name: str) -> bool:
         """The session was closed; or it was silent for too long, and only a store keeps it.
@@ -239,11 +235,7 @@ class Refusals(Check):
         Or it makes room for another one, as soon as its store has ended.
         """
         session = self.book.sessions[name]
-        stores = any(
-            slot.op == "store" and slot.session == name
-            for card in self.book.cards.values()
-            for slot in card.slots
-        )
+        stores = name in self.book.storing()
         over = self.crowded or self.book.now >= session.expires_ns
         silent = not session.open_turns and over
         return session.accepted and (session.closed or (silent and stores))
@@ -379,16 +371,8 @@ class Sessions(Check):
                 continue
             if not session.closed and (book.now < session.expires_ns):
                 continue
-            busy = self._storing() if busy is None else busy
+            busy = book.storing() if busy is None else busy
             self.need(name in busy, f"{name} should have ended: {session}")
-
-    def _storing(self) -> set[str]:
-        return {
-            slot.session
-            for card in self.book.cards.values()
-            for slot in card.slots
-            if slot.op == "store"
-        }
 
     def finish(self) -> None:
         if self.book.shutdown:

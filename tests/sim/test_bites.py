@@ -47,6 +47,54 @@ from tests.sim.steps import (
     stores,
 )
 
+U = TenantId("u")
+HALF = LANE._replace(admit_permille=500)
+TWO_OF_TWO: list[Step] = [
+    (ev.PolicyChanged(POLICY._replace(sessions_max=2)), []),
+    (card(), []),
+    (arrives("a"), [runs("a")]),
+    (arrives("y", "r", tenant=U), [runs("y", "r", 1)]),
+]
+"""Two tenants have one session each, which is as many as may be; both run a turn."""
+END_A = settles("a", slot_ns=2 * SECOND_NS)
+END_Y: Step = (
+    ends("y"),
+    [settles("y", "r", tenant=U, slot_ns=3 * SECOND_NS)],
+)
+NO_PLACE = [act.Refuse(TurnId("z"), "capacity", "", 0)]
+FULL: Step = (arrives("z", "q", tenant=TenantId("v")), NO_PLACE)
+ONE_BUSY_WITH_TWO: list[Step] = [
+    (ev.PolicyChanged(POLICY._replace(sessions_max=3)), []),
+    (card(), []),
+    (arrives("a"), [runs("a")]),
+    (arrives("x", "s2"), [runs("x", "s2", 1)]),
+    (ends("a"), [END_A, stores()]),
+    (MORE, []),
+    (arrives("y", "r", tenant=U), [runs("y", "r", 2)]),
+    (ends("y"), [settles("y", "r", tenant=U)]),
+    FULL,
+]
+"""One tenant has two sessions with turns, of which one is being stored; another's only is idle."""
+OUT_AND_UP: list[Step] = [
+    (ev.PolicyChanged(POLICY._replace(lanes=(HALF, HALF, HALF))), []),
+    (card(), []),
+    (card("d"), []),
+    (ev.CardDraining(CardId("d"), on=True), []),
+    (card("d"), []),
+]
+"""A card of two was taken out and came up again; sessions may use half of all room."""
+
+
+def cut_back(kv_tokens: int) -> list[Step]:
+    """A card on which a turn runs that needs 17 tokens, in a slot of which it left 25."""
+    return [
+        (ev.PolicyChanged(POLICY._replace(lanes=(ROOMY, ROOMY, ROOMY))), []),
+        (card(kv_tokens=kv_tokens), []),
+        *ONE[2:],
+        (arrives("b", prompt_tokens=12, reuse_tokens=10), [runs("b", expect_cached_tokens=10)]),
+    ]
+
+
 WRONG: dict[str, tuple[str, list[Step]]] = {
     "room: running turns": (
         "card-room",
@@ -56,6 +104,10 @@ WRONG: dict[str, tuple[str, list[Step]]] = {
             (arrives("a"), [runs("a")]),
             (arrives("b", "r"), [runs("b", "r", 1)]),
         ],
+    ),
+    "room: what a turn does not reuse of its slot": (
+        "card-room",
+        [*cut_back(55), (arrives("c", "r", prompt_tokens=30), [runs("c", "r", 1)])],
     ),
     "room: idle copy beside": (
         "card-room",
@@ -276,6 +328,10 @@ WRONG: dict[str, tuple[str, list[Step]]] = {
         [*UP, (arrives("a", tenant=TenantId("few"), prompt_tokens=60), [])],
     ),
     "limits: queue too long": ("limits", [UP[0], *[(arrives(n, n), []) for n in "abd"]]),
+    "limits: queue too long beside turns that wait for a drop": (
+        "limits",
+        [*also(ONE, drops()), *[(arrives(n, n), []) for n in "bcdef"]],
+    ),
     "limits: two turns of a branch": (
         "limits",
         [*UP, (arrives("a"), [runs("a")]), (arrives("b"), [runs("b", slot=1)])],
@@ -324,6 +380,18 @@ WRONG: dict[str, tuple[str, list[Step]]] = {
             *ONE[1:],
             (MORE, [act.Refuse(TurnId("b"), "capacity", "", 0)]),
         ],
+    ),
+    "refusals: one of two tenants with the most sessions has an idle one": (
+        "refusals",
+        [*TWO_OF_TWO, (ends("a"), [END_A]), FULL],
+    ),
+    "refusals: one has an idle session, one is stored and idle or on its way out": (
+        "refusals",
+        [*TWO_OF_TWO, (ends("a"), [END_A, stores()]), TICK, END_Y, FULL],
+    ),
+    "refusals: its sessions with turns count though they are being stored": (
+        "refusals",
+        [*TWO_OF_TWO, (ends("a"), [END_A, stores()]), (MORE, []), END_Y, FULL],
     ),
     "refusals: a card is up": (
         "refusals",
@@ -385,6 +453,23 @@ WRONG: dict[str, tuple[str, list[Step]]] = {
             (arrives("big", "big", tenant=TenantId("v"), prompt_tokens=95), []),
             (arrives("a"), []),
         ],
+    ),
+    "work: idle card beside a turn that left part of its slot": (
+        "work",
+        [*cut_back(60), *[TICK] * 20, (arrives("c", "r", prompt_tokens=30), [])],
+    ),
+    "work: idle card beside one that was brought back": (
+        "work",
+        [
+            *OUT_AND_UP,
+            (ev.CardDraining(CardId("d"), on=False), []),
+            *[TICK] * 20,
+            (arrives("b", "r", prompt_tokens=95), []),
+        ],
+    ),
+    "slots: a card that was taken out and came up again": (
+        "slot-order",
+        [*OUT_AND_UP, (arrives("b", "r"), [runs("b", "r", card=CardId("d"))])],
     ),
     "order: lower lane first": (
         "order",
@@ -457,6 +542,22 @@ def test_right_sequences_pass() -> None:
     emptied: Step = (ev.KvDropped(CardId("c"), SlotId(0)), [])
     deleted: Step = (ev.EntryDropped(EntryId(1)), [])
     play([*KEPT, gone, emptied, deleted], finish=True)
+
+
+def test_seeds_that_the_checks_misjudged_pass() -> None:
+    play([*TWO_OF_TWO, FULL])  # nobody has an idle session
+    play(
+        [*TWO_OF_TWO, (ends("a"), [END_A]), (arrives("z", "q"), NO_PLACE)]
+    )  # the caller has the most itself
+    play([*TWO_OF_TWO, (ends("a"), [END_A, stores()]), FULL])  # it may be on its way out
+    play(ONE_BUSY_WITH_TWO)  # the one with an idle session has not the most
+    play([*also(ONE, drops()), *[(arrives(n, n), []) for n in "bcde"]])  # two wait for the drop
+    play([*cut_back(55), *[TICK] * 20, (arrives("c", "r", prompt_tokens=30), [])])
+    fails = ev.KvFailed("drop", CardId("c"), SlotId(0), EntryId(-1), "engine_error")
+    broken: list[Step] = [*also([*OUT_AND_UP[:2], *ONE[2:]], drops())]
+    broken += [(fails, [drops()]), (fails, [drops()]), (fails, []), *[TICK] * 20]
+    play([*broken, (arrives("b", "r", prompt_tokens=60), [])])  # what it held is no room
+    play([*OUT_AND_UP, *[TICK] * 20, (arrives("b", "r", prompt_tokens=95), [])])
 
 
 def test_tenant_that_is_passed_over_and_over_is_caught() -> None:

@@ -8,8 +8,11 @@ from bedplate.core import actions as act
 from bedplate.core import events as ev
 from bedplate.core.ids import (
     CardId,
+    EntryId,
+    SlotId,
     TurnId,
 )
+from bedplate.core.units import SECOND_NS
 from tests.sim.checkers import CheckFailed
 from tests.sim.steps import (
     FEW_TOKENS,
@@ -28,7 +31,31 @@ from tests.sim.steps import (
     play,
     runs,
     settles,
+    stores,
 )
+
+NEWER: list[Step] = [
+    *KEPT,
+    (card("d", can_cut=False), []),
+    (MORE, [runs("b", expect_cached_tokens=25)]),
+    (
+        ends("b", prompt_tokens=30, cached_tokens=25, kv_tokens=35),
+        [
+            settles(
+                "b", prompt_tokens=30, cached_tokens=25, tool_ns=3 * SECOND_NS, slot_ns=SECOND_NS
+            ),
+            stores(2),
+        ],
+    ),
+    (ev.KvStored(CardId("c"), SlotId(0), EntryId(2), 35, 35_000), [drops()]),
+    (ev.KvDropped(CardId("c"), SlotId(0)), []),
+]
+"""The branch has 35 tokens in the pool as entry 2 only; entry 1 stays, as for a fork."""
+
+
+def more(turn: str, prompt: int, reuse: int) -> ev.TurnArrived:
+    return arrives(turn, prompt_tokens=prompt, reuse_tokens=reuse)
+
 
 WRONG: dict[str, tuple[str, list[Step]]] = {
     "home: computed again on another card": (
@@ -38,6 +65,10 @@ WRONG: dict[str, tuple[str, list[Step]]] = {
     "home: computed again though the pool has it": (
         "home",
         [*KEPT, (card("d"), []), (MORE, [runs("b", card=CardId("d"))])],
+    ),
+    "home: computed again though the pool has it newer than a fork needs": (
+        "home",
+        [*NEWER, (more("c", 45, 35), [runs("c", card=CardId("d"))])],
     ),
     "retention: held before expired": (
         "retention",
@@ -195,3 +226,8 @@ def test_check_bites(case: str) -> None:
     with pytest.raises(CheckFailed) as caught:
         play(steps)
     assert caught.value.name == name, caught.value
+
+
+def test_a_copy_that_only_forks_keep_is_not_the_branchs_own() -> None:
+    """All 35 tokens are asked again, the last must be computed, and this card cannot cut."""
+    play([*NEWER, (more("c", 35, 35), [runs("c", card=CardId("d"))])])

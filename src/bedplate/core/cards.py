@@ -22,7 +22,7 @@ def up(state: State, event: CardUp) -> None:
     """Take a card into its group, empty.
 
     A card that was up has restarted and lost what it held. One that now serves another model leaves
-    its old group a dead card behind.
+    its old group a dead card behind. One that was taken out stays out.
     """
     card = state.cards.get(event.card)
     group = state.groups.get(event.model)
@@ -31,9 +31,11 @@ def up(state: State, event: CardUp) -> None:
     if card is not None and card.up:
         _lose(state, card, "restarted")
     if card is None or card.group is not group:
+        out = card is not None and card.draining
         if card is not None:
             recount(state, card.group)
         card = Card(event.card, len(group.cards), group)
+        card.draining = out
         group.cards.append(card)
         state.cards[card.id] = card
     block = state.policy.block_tokens

@@ -46,9 +46,10 @@ def evictable(state: State, payer: Tenant) -> Session | None:
     """Return the session that makes room for one of `payer`, None if none has to.
 
     It is the longest idle one of the tenant that has the most, if that has more than the payer: so
-    one tenant cannot keep the others out by opening sessions. Cost: O(tenants).
+    one tenant cannot keep the others out by opening sessions. Of several that have the most it is
+    one that has an idle session. Cost: O(tenants).
     """
-    most = max(state.tenants.values(), key=lambda tenant: tenant.sessions)
+    most = max(state.tenants.values(), key=lambda tenant: (tenant.sessions, bool(tenant.resting)))
     if most.sessions <= payer.sessions:
         return None
     return next(iter(most.resting.values()), None)

@@ -166,6 +166,21 @@ def test_a_tenant_with_all_sessions_makes_room_for_another() -> None:
     assert core.said(act.Refuse) == []  # and may go on with what it has
 
 
+def test_of_two_tenants_with_the_most_sessions_the_one_with_an_idle_one_makes_room() -> None:
+    core = Steps(sessions_max=4)
+    core.card(slots=8, running_max=8)
+    busy, idle, other = TenantId("busy"), TenantId("idle"), TenantId("other")
+    for number in range(2):
+        core.arrive(f"a{number}", f"busy{number}", tenant=busy)
+        core.arrive(f"b{number}", f"idle{number}", tenant=idle)
+    core.arrive("c", "new", tenant=other)
+    assert core.one(act.Refuse).reason == "capacity"  # every session has a turn
+    core.end("b1", kv_tokens=0)
+    core.arrive("d", "new", tenant=other)
+    assert core.said(act.Refuse) == []
+    assert core.one(act.SessionEnded) == act.SessionEnded(SessionId("idle1"), "evicted")
+
+
 def test_sessions_are_bounded() -> None:
     core = Steps(sessions_max=1)
     core.card()

@@ -190,6 +190,17 @@ def test_a_card_may_come_back_with_another_model() -> None:
     assert refusal.reason == "no_engine"
 
 
+def test_a_drained_card_that_comes_back_with_another_model_stays_out() -> None:
+    run = Run()
+    run.card("c", "old")
+    run.tell(ev.CardDraining(CardId("c"), on=True))
+    run.card("c", "new")
+    run.arrive("a", "s", model=ModelId("new"))
+    assert run.started() == []
+    run.tell(ev.CardDraining(CardId("c"), on=False))
+    assert run.started() == ["a"]
+
+
 def test_the_block_size_changes_only_while_no_card_is_up() -> None:
     run = Run()
     run.card("c")
