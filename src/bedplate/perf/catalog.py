@@ -191,13 +191,29 @@ def _plain(name: str) -> str:
     return " ".join(name.lower().replace("_", " ").replace("-", " ").split())
 
 
+_WITHOUT = {
+    "card": "To simulate one that is missing, measure it: `bedplate calibrate` writes a profile",
+    "model": "For one that is missing, name a model of the same shape",
+}
+"""What to do where the catalogue has no entry, by kind."""
+
+
 def _missing(kind: str, name: str, entries: Iterable[_Named]) -> InvalidRequest:
     names = {_plain(word): entry.name for entry in entries for word in (entry.name, *entry.aliases)}
-    close = difflib.get_close_matches(_plain(name), names, n=6, cutoff=0.4)
+    wanted = _plain(name)
+    several = list(dict.fromkeys(names[word] for word in names if word.startswith(wanted)))
+    if wanted and len(several) > 1:
+        return InvalidRequest(
+            f"{name!r} names no {kind} alone; name one of {', '.join(several)}",
+            code=f"unknown_{kind}",
+        )
+    close = difflib.get_close_matches(wanted, names, n=6, cutoff=0.4)
     near = list(dict.fromkeys(names[word] for word in close))[:3]
-    hint = f"the nearest: {', '.join(near)}" if near else "`bedplate estimate --list` shows all"
+    hint = f"the nearest: {', '.join(near)}; " if near else ""
     return InvalidRequest(
-        f"there is no {kind} {name!r} in the catalogue; {hint}", code=f"unknown_{kind}"
+        f"there is no {kind} {name!r} in the catalogue; {hint}`bedplate estimate --list` shows all."
+        f" {_WITHOUT[kind]}",
+        code=f"unknown_{kind}",
     )
 
 

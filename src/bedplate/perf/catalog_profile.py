@@ -1,7 +1,8 @@
 """Card profiles from the catalogue: what the twin runs where nothing was measured.
 
 A profile stands for one engine on tp × pp cards. Its times are those of the step-time model, its
-evidence `fitted` where the card's family and engine were measured on other models, else `roofline`.
+evidence `fitted` where the card's family and engine were measured on other models, else `roofline`,
+as it is for weights that the card cannot multiply in their own format.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bedplate.perf import fitted
 from bedplate.perf.catalog import find_card, find_model
 from bedplate.perf.links import link
 from bedplate.perf.load import MEMORY_SHARE
-from bedplate.perf.precision import find_precision
+from bedplate.perf.precision import find_kv, find_precision, is_unpacked
 from bedplate.perf.profile import Batching, CardProfile, MoveCost
 from bedplate.perf.step import Batch, Deployment, StepTime
 
@@ -77,7 +78,7 @@ def catalog_profile(
         tp: Tensor parallelism; with `pp`, pipeline parallelism, the cards of the engine.
         pp: Pipeline parallelism.
         precision: Format of weights.
-        kv_precision: Format of KV; empty for what goes with the weights.
+        kv_precision: Format of KV; empty for what engines have by default (`find_kv`).
         engine: Whose batching rules and constants hold.
         kv: What the engine lets others do with KV: full | hints | none.
         move_bytes_per_s: Rate of one card to the pool; None for its host link.
@@ -89,7 +90,7 @@ def catalog_profile(
     """
     found = find_card(card)
     form = find_precision(precision)
-    value_bytes = find_precision(kv_precision).kv_bytes if kv_precision else form.kv_bytes
+    value_bytes = find_kv(kv_precision, form).kv_bytes
     deployment = Deployment(find_model(model), found, form, value_bytes, tp=tp, pp=pp)
     engine = engine or fitted.default_engine(found)
     constants = fitted.constants(found, engine)
@@ -100,7 +101,7 @@ def catalog_profile(
     return CardProfile(
         name=name or f"{deployment.model.name} {form.name} on {tp * pp} {found.name}",
         model=deployment.model.name,
-        evidence=constants.evidence,
+        evidence="roofline" if is_unpacked(found, form) else constants.evidence,
         kv=kv,
         can_cut=not (deployment.model.linear_layers or deployment.model.sliding_layers),
         slots=running,

@@ -23,6 +23,7 @@ their vendor says. What no source gives is unknown, and needing it is an error t
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -56,7 +57,7 @@ measured apart; elsewhere both are `all_to_all`."""
 def collective_ns(
     link_class: str, op: str, ranks: int, size_bytes: float, *, nodes: int = 1
 ) -> float:
-    """Return the time of one collective, or of one message for `p2p`.
+    """Return the time of one collective; for `p2p` all ranks send one message at once.
 
     Args:
         link_class: A class of `classes`, or the name of a link as hardware has it ("NVLink4"),
@@ -76,10 +77,10 @@ def collective_ns(
     """
     if op not in OPERATIONS:
         refuse(f"operation {op!r} is not one of {', '.join(OPERATIONS)}")
-    if ranks < 1 or nodes < 1 or ranks % nodes or size_bytes < 0:
+    if ranks < 1 or nodes < 1 or ranks % nodes or not 0 <= size_bytes < math.inf:
         refuse(
             f"{ranks} ranks on {nodes} nodes with {size_bytes} bytes: ranks and nodes must be at"
-            " least 1, ranks a multiple of nodes, and the size not negative"
+            " least 1, ranks a multiple of nodes, and the size finite and not negative"
         )
     found = find_class(link_class)
     if ranks == 1:

@@ -52,6 +52,17 @@ class Network:
         """
         return self._fabric.collective_ns("p2p", 2, size)
 
+    def crossing(self, ranks: int) -> str:
+        """Return in words what so many cards reach over, empty inside one server."""
+        between, node = self._fabric.between, self._fabric.node_cards
+        if ranks <= node or between is None:
+            return ""
+        network = between.link
+        return (
+            f"{ranks} cards lie on {-(-ranks // node)} servers of {node}, joined by {network.name}:"
+            f" {network.alpha_ns / 1e3:.3g} µs and {network.bytes_per_s / 1e9:.3g} GB/s a card"
+        )
+
     def _collective(self, op: str, ranks: int, size: float) -> float:
         """Cards fill whole servers: where they do not, the next whole number of servers."""
         node = self._fabric.node_cards

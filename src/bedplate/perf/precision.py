@@ -9,13 +9,14 @@ from bedplate.perf.catalog import Hardware
 
 HALF = "fp16"
 """Arithmetic of attention, and of weights whose own format the hardware cannot multiply."""
+HALVES = (HALF, "bf16")
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
     """A format: `weight_bytes` a parameter, `arithmetic` as `Hardware.tflops` names it.
 
-    `kv_bytes`: a value of KV unless told otherwise, 1 where weights are 8 bits or fewer.
+    `kv_bytes`: a value of KV that is kept in this format, or in 8 bits for formats of weights only.
     """
 
     name: str
@@ -69,18 +70,44 @@ def find_precision(name: str) -> Precision:
     return found
 
 
-def arithmetic_rate(card: Hardware, arithmetic: str) -> float:
-    """Return dense operations a second, in 16 bits where the card lacks the arithmetic itself.
+def find_kv(name: str, weights: Precision) -> Precision:
+    """Return the format of KV; without a name what engines have by default.
+
+    That is the format of activations: 16 bits, also behind weights of fewer, or the weights' own
+    where they have more.
+
+    Raises:
+        InvalidRequest: there is none of this name, or no engine keeps KV in it.
+    """
+    if not name:
+        half = PRECISIONS[HALF]
+        return weights if weights.weight_bytes >= half.weight_bytes else half
+    found = find_precision(name)
+    if found.weight_bytes < 1:
+        raise InvalidRequest(
+            f"{name!r} is a format of weights; KV is kept in fp16, bf16, fp8 or int8",
+            code="unknown_precision",
+        )
+    return found
+
+
+def arithmetic_used(card: Hardware, arithmetic: str) -> str:
+    """Return the arithmetic itself, or that of 16 bits where the card lacks it.
 
     Weights are then unpacked before they are multiplied. FP16 and BF16 stand in for one another.
 
     Raises:
-        InvalidRequest: the card's rate is unknown, or it has no 16-bit arithmetic either.
+        InvalidRequest: a rate is unknown, or the card has no 16-bit arithmetic either.
     """
     for name in dict.fromkeys((arithmetic, HALF, "bf16")):
-        rate = card.rate(name)
-        if rate:
-            return rate
+        if card.rate(name):
+            return name
     raise InvalidRequest(
         f"{card.name} has neither {arithmetic} nor 16-bit arithmetic", code="unknown_value"
     )
+
+
+def is_unpacked(card: Hardware, precision: Precision) -> bool:
+    """Tell whether weights are multiplied in 16 bits because the card lacks their arithmetic."""
+    used = arithmetic_used(card, precision.arithmetic)
+    return used in HALVES and precision.arithmetic not in HALVES

@@ -30,7 +30,7 @@ from bedplate.errors import InvalidRequest
 from bedplate.perf.catalog import Hardware
 from bedplate.perf.constants import Constants
 from bedplate.perf.network import Network
-from bedplate.perf.precision import HALF, Precision, arithmetic_rate
+from bedplate.perf.precision import HALF, Precision, arithmetic_used
 from bedplate.perf.shape import ModelShape
 
 ACTIVATION_BYTES = 2
@@ -164,10 +164,14 @@ class StepTime:
         self._network = Network(d.card) if d.cards > 1 else None
         bandwidth = d.card.need("memory_bytes_per_s")
         bits = d.precision.weight_bytes
-        peak = arithmetic_rate(d.card, d.precision.arithmetic)
-        half = arithmetic_rate(d.card, HALF)
+        peak = d.card.rate(arithmetic_used(d.card, d.precision.arithmetic))
+        half = d.card.rate(arithmetic_used(d.card, HALF))
         read = bandwidth * c.weights_efficiency(d.precision.name) / NS
-        self._matrix_rate = peak * c.compute_efficiency(d.precision.name) / NS
+        reached = c.compute_efficiency(d.precision.name)
+        if peak == half:
+            # Unpacking weights before they are multiplied never makes a multiplication faster.
+            reached = min(reached, c.compute_efficiency(HALF))
+        self._matrix_rate = peak * reached / NS
         self._expert_rate = self._matrix_rate * c.expert_compute
         self._kv_read = bandwidth * c.kv / NS
         self._attention_rate = half * c.attention / NS
@@ -220,6 +224,20 @@ class StepTime:
     def _attend_ns(self, tokens: float) -> float:
         read_ns = tokens * self._kv_value_bytes / self._kv_read
         return max(read_ns, tokens * self._decode_work / self._attention_rate)
+
+    def crossings(self) -> tuple[str, ...]:
+        """Return in words each exchange of a step that leaves a server; none where all is inside.
+
+        A hop between pipeline stages is timed as inside a server, which is said where it cannot be.
+        """
+        d, network = self.deployment, self._network
+        if network is None:
+            return ()
+        ranks = d.tp * d.dp if d.model.moe is not None else d.tp
+        told = [network.crossing(ranks)]
+        if d.pp > 1 and network.crossing(d.tp * d.pp):
+            told.append("hops between pipeline stages count as inside a server")
+        return tuple(text for text in told if text)
 
     def step(self, batch: Batch) -> Parts:
         """Return the parts of one step of one replica, in ns."""

@@ -98,7 +98,7 @@ class CardsConfig(Section):
         default=None, description="Number format of the weights; left out, `fp16`."
     )
     kv_precision: str | None = Field(
-        default=None, description="Number format of KV; left out, what goes with the weights."
+        default=None, description="Number format of KV; left out, 16 bits, as engines keep it."
     )
     engine: str | None = Field(
         default=None,

@@ -12,9 +12,10 @@ def test_a_profile_says_what_the_core_is_told() -> None:
     profile = catalog_profile("Llama-3.1-70B", "H100", tp=4, precision="fp8")
     assert profile.model == "Llama-3.1-70B"
     assert profile.evidence == "fitted"
-    assert profile.kv_bytes_per_token == 163_840
-    # 4 × 80 GB × 0.95 less 70.55 GB of weights, at 163,840 bytes a token.
-    assert profile.kv_tokens == pytest.approx((4 * 76e9 - 70.55e9) / 163_840, rel=1e-3)
+    # Weights of 8 bits leave KV at the engine's default of 16.
+    assert profile.kv_bytes_per_token == 327_680
+    # 4 × 80 GB × 0.95 less 70.55 GB of weights, at 327,680 bytes a token.
+    assert profile.kv_tokens == pytest.approx((4 * 76e9 - 70.55e9) / 327_680, rel=1e-3)
     assert profile.context_tokens == 131_072
     assert profile.batching.mixed
     assert profile.can_cut
@@ -32,8 +33,16 @@ def test_its_steps_are_those_of_the_model() -> None:
         assert parts == pytest.approx(whole)
 
 
+def test_weights_that_a_card_cannot_multiply_are_not_called_fitted() -> None:
+    profile = catalog_profile("Qwen3-8B", "910B3", precision="fp8", move_bytes_per_s=20e9)
+    assert profile.evidence == "roofline"
+    half = catalog_profile("Qwen3-8B", "910B3", precision="fp16", move_bytes_per_s=20e9)
+    assert half.evidence == "fitted"
+    assert profile.step.fixed_ns(4096, 0) >= half.step.fixed_ns(4096, 0) * 0.99
+
+
 def test_windows_and_states_are_set_aside_for_each_session_that_runs() -> None:
-    hybrid = catalog_profile("Qwen3.5-35B-A3B", "H200", precision="fp8")
+    hybrid = catalog_profile("Qwen3.5-35B-A3B", "H200", precision="fp8", kv_precision="fp8")
     assert not hybrid.can_cut
     free = 0.95 * 141e9 - 34.66e9
     assert hybrid.kv_tokens == pytest.approx((free - 256 * 64_389_120) / 10_240, rel=0.01)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
+from pathlib import Path
+
 import pytest
 
 from bedplate.errors import InvalidRequest
@@ -137,6 +141,13 @@ def test_dispatch_is_an_all_to_all_where_it_was_not_measured_apart() -> None:
     )
 
 
+def test_the_page_names_every_link_and_no_other() -> None:
+    text = (Path(__file__).parents[3] / "docs/concepts/links.md").read_text(encoding="utf-8")
+    table = text.partition("## Links to a pool")[2].partition("`with_heavy_tail")[0]
+    named = re.findall(r"`([a-z0-9_]+)`", table)
+    assert sorted(named) == sorted(links())
+
+
 @pytest.mark.parametrize(
     ("link_class", "missing"),
     [
@@ -159,6 +170,8 @@ def test_an_unknown_value_is_named(link_class: str, missing: str) -> None:
         (("h100_sxm", "broadcast", 8, MIB), 1, "'broadcast' is not one of all_reduce"),
         (("h100_sxm", "all_reduce", 0, MIB), 1, "at least 1"),
         (("h100_sxm", "all_reduce", 8, -1), 1, "not negative"),
+        (("h100_sxm", "all_reduce", 8, math.nan), 1, "finite"),
+        (("h100_sxm", "all_reduce", 1, math.inf), 1, "finite"),
         (("h100_sxm", "all_reduce", 8, MIB), 2, "inside one server"),
         (("v100_pcie_16gb_network", "all_reduce", 8, MIB), 1, "between servers"),
         (("v100_pcie_16gb_network", "all_reduce", 8, MIB), 3, "multiple of nodes"),
@@ -166,7 +179,7 @@ def test_an_unknown_value_is_named(link_class: str, missing: str) -> None:
     ],
 )
 def test_a_question_without_an_answer_is_refused(
-    arguments: tuple[str, str, int, int], nodes: int, message: str
+    arguments: tuple[str, str, int, float], nodes: int, message: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=message):
         collective_ns(*arguments, nodes=nodes)

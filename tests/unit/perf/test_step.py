@@ -9,6 +9,7 @@ from bedplate.errors import InvalidRequest
 from bedplate.perf.catalog import Hardware, find_hardware, find_model
 from bedplate.perf.constants import PLAIN
 from bedplate.perf.estimate import sessions_that_fit
+from bedplate.perf.links import collective_ns
 from bedplate.perf.precision import find_precision
 from bedplate.perf.step import Batch, Deployment, Parts, StepTime, causal_pairs
 
@@ -160,6 +161,19 @@ def test_tensor_parallelism_talks_and_pipelines_hop() -> None:
     # A token passes all layers; each stage works on a quarter of the batch at a time.
     assert alone.memory * 0.9 < deep.memory < alone.memory * 1.001
     assert deep.communication > 0
+
+
+def test_an_all_reduce_is_the_faster_of_the_collective_and_one_shot() -> None:
+    # One shot: each of eight cards reads what seven others hold, at 450 GB/s, twice a layer.
+    paid = dataclasses.replace(PLAIN, reduce=10e3)
+    time = StepTime(deployment("Llama-3.1-70B", tp=8), paid)
+    for tokens, is_one_shot in ((1, True), (4096, False)):
+        size = tokens * 8192 * 2
+        shot = 160 * (10e3 + 7 * size / 450)
+        collective = 160 * collective_ns("h100_sxm", "all_reduce", 8, size)
+        assert (shot < collective) == is_one_shot
+        talk = time.step(Batch(tokens, 100)).communication
+        assert talk == pytest.approx(min(shot, collective))
 
 
 def test_across_servers_talking_costs_more() -> None:
