@@ -232,8 +232,8 @@ def _refine(journal: Path, profile: str | None, out: Path) -> str:
     replaced = out.exists()
     profile_file.dump(refined.profile, out, calibration=refined.calibration, errors=refined.errors)
     print_notice(
-        f"prompt times × {factors.prompts:.4g}, decode times × {factors.decoding:.4g}; "
-        + written("profile", out, replaced=replaced)
+        f"prompt times × {factors.prompts:.4g}, decode times × {factors.decoding:.4g}, "
+        f"contention {refined.profile.contention:g}; " + written("profile", out, replaced=replaced)
     )
     return str(out)
 

@@ -13,6 +13,7 @@ from bedplate.core.events import Event
 from bedplate.core.limits import default_policy
 from bedplate.journal import Journal, Record
 from bedplate.metering.rows import usage_body
+from bedplate.perf.profile import CardProfile
 from bedplate.twin.faults import Fault
 from bedplate.twin.run import simulate
 from bedplate.twin.site import CardSpec, PoolSpec, Site
@@ -23,8 +24,8 @@ SECOND = 10**9
 BEGAN_NS = 1_700_000_000 * SECOND
 
 
-def site(cards: int = 2) -> Site:
-    specs = tuple(CardSpec(f"c-{at}", "", card_profile()) for at in range(cards))
+def site(cards: int = 2, profile: CardProfile | None = None) -> Site:
+    specs = tuple(CardSpec(f"c-{at}", "", profile or card_profile()) for at in range(cards))
     size = 1 << 30
     return Site("live", specs, default_policy(pool_bytes_max=size), PoolSpec(size, 1e15, 0.0), 16)
 

@@ -12,7 +12,7 @@ from bedplate.perf.profile_file import ProfileFile
 from bedplate.twin.refine import refine, refine_file
 from bedplate.twin.scenario import built_in_profiles
 from tests.unit.twin_report.files import card_profile
-from tests.unit.twin_report.recorded import record
+from tests.unit.twin_report.recorded import record, site
 
 
 def test_a_profile_that_is_twice_too_slow_is_put_right(tmp_path: Path) -> None:
@@ -71,3 +71,12 @@ def test_another_step_cost_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="linear"):
         refine(replace(card_profile(), step=Other()), record(tmp_path / "j"))
+
+
+@pytest.mark.parametrize("contention", [0.0, 0.5])
+def test_what_cards_of_one_host_cost_one_another_is_found(
+    tmp_path: Path, contention: float
+) -> None:
+    right = replace(card_profile(), contention=contention)
+    found = refine(card_profile(), record(tmp_path / "j", on=site(2, right)))
+    assert found.contention == contention
