@@ -10,7 +10,6 @@ twin.
 from __future__ import annotations
 
 import asyncio
-import shutil
 import subprocess
 import sys
 import time
@@ -152,7 +151,11 @@ def _calibrated(run: Run) -> Path:
         )
         if done.returncode:
             raise BenchError(f"bedplate calibrate failed: {done.stderr[-500:]}")
-        shutil.copy(folder / path.name, path)
+        made = profile_file.read(folder / path.name)
+        assert made.calibration is not None
+        command_line = f"bedplate {' '.join(command[3:])}"  # without this machine's folders
+        calibration = made.calibration.model_copy(update={"command": command_line})
+        profile_file.dump(made.profile, path, calibration=calibration, errors=made.errors)
     found = profile_file.read(path)
     run.config["profile"] = path.read_text(encoding="utf-8")
     run.figure("calibration", f"{found.calibration}; held out: {found.errors}")
