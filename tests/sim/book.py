@@ -166,6 +166,8 @@ class Session:
     closed: bool = False
     accepted: bool = False
     """Some turn of it was accepted: the core knows it."""
+    number: int = 0
+    """Its place in the order in which sessions were first accepted."""
     served: bool = False
     """Some turn of it was dispatched: it was admitted at that moment."""
     lane: int = 0
@@ -195,6 +197,7 @@ class Book:
         self.open: dict[str, Turn] = {}
         """Turns that were accepted and are not over."""
         self.sessions: dict[str, Session] = {}
+        self.sessions_begun = 0
         self.cards: dict[str, Card] = {}
         self.entries: dict[int, Entry] = {}
         self.entry_last = -1
@@ -278,6 +281,8 @@ class Book:
             session.lane = first.lane
             if not session.accepted:
                 session.expires_ns = self.now + self.policy.lanes[first.lane].idle_max_ns
+                self.sessions_begun += 1
+                session.number = self.sessions_begun
             session.accepted = True
             session.open_turns += 1 - turn.settled
             need = first.prompt_tokens + self.limit_of(turn)

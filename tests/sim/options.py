@@ -143,16 +143,21 @@ def _policy(rng: random.Random, *, block: int, pool: int, tenants: tuple[TenantI
         for tenant in tenants
         if rng.random() < 0.3
     )
+    weights = {tenant: rng.choice((1, 1, 3)) for tenant in tenants}
+    shares = rng.choice(((0, 0, 0), (0, 0, 0), (0, 100, 50)))
     return Policy(
         block_tokens=block,
-        lanes=lanes,
-        tenants=limited,
+        lanes=tuple(
+            lane._replace(share_permille=share) for lane, share in zip(lanes, shares, strict=True)
+        ),
+        tenants=tuple(one._replace(weight=weights[one.tenant]) for one in limited),
         default_tenant=TenantPolicy(TenantId(""), 0, 0, 0, 0, 0, 0),
         pool_bytes_max=pool,
         water_permille=rng.choice(((700, 850, 950), (500,), ())),
         run_base_ns=60 * SECOND_NS,
         run_token_ns=SECOND_NS,
         sessions_max=rng.choice((5, 1000, 1000, 1000)),
+        fair_quantum=rng.choice((0, 200, 4096)),
     )
 
 

@@ -36,6 +36,7 @@ POLICY = Policy(
     water_permille=(),
     run_base_ns=60 * SECOND_NS,
     run_token_ns=SECOND_NS,
+    fair_quantum=0,
     sessions_max=10,
 )
 

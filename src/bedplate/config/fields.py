@@ -22,6 +22,7 @@ MIB = 1 << 20
 SECONDS_MAX = 31_536_000
 """A year: longer times are mistakes."""
 COUNT_MAX = 10_000_000
+WEIGHT_MAX = 1_000
 SLOTS_MAX = 4_096
 BYTES_MAX = 1 << 50
 PRICE_MICRO_MAX = 1 << 40
@@ -70,6 +71,7 @@ Percent = Annotated[float, Field(ge=0, le=100)]
 Count = Annotated[int, Field(ge=1, le=COUNT_MAX)]
 Limit = Annotated[int, Field(ge=0, le=COUNT_MAX)]
 PerMinute = Annotated[int, Field(ge=0, le=PER_MINUTE_MAX)]
+Weight = Annotated[int, Field(ge=1, le=WEIGHT_MAX)]
 TokenLimit = Annotated[int, Field(ge=0, le=KV_TOKENS_MAX)]
 Slots = Annotated[int, Field(ge=1, le=SLOTS_MAX)]
 ContextTokens = Annotated[int, Field(ge=1, le=CONTEXT_TOKENS_MAX)]

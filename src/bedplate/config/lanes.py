@@ -23,6 +23,9 @@ class LaneConfig(Section):
     output_tokens: ContextTokens = Field(description="Output limit of a turn that names none.")
     lease_seconds: Seconds = Field(description="How long a card copy is protected in a tool gap.")
     idle_seconds: Seconds = Field(description="How long a silent session lives.")
+    share_percent: Percent = Field(
+        description="Share of the work that it gets whatever waits in the lanes above it."
+    )
 
     def policy(self) -> LanePolicy:
         """Return the lane as core wants it."""
@@ -33,6 +36,7 @@ class LaneConfig(Section):
             output_tokens=self.output_tokens,
             lease_ns=to_ns(self.lease_seconds),
             idle_max_ns=to_ns(self.idle_seconds),
+            share_permille=round(self.share_percent * 10),
         )
 
 
@@ -46,6 +50,7 @@ def lane_defaults(lane: int) -> dict[str, float]:
         "output_tokens": policy.output_tokens,
         "lease_seconds": policy.lease_ns / SECOND_NS,
         "idle_seconds": policy.idle_max_ns / SECOND_NS,
+        "share_percent": policy.share_permille / 10,
     }
 
 

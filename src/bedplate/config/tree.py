@@ -38,6 +38,7 @@ from bedplate.config.fields import (
     Seconds,
     Section,
     TokenLimit,
+    Weight,
     to_ns,
 )
 from bedplate.config.lanes import LaneConfig, LanesConfig
@@ -162,6 +163,7 @@ class TenantLimits(Section):
     )
     session_tokens_max: TokenLimit = Field(default=0, description="Longest context of one session.")
     pool_bytes_max: Bytes = Field(default=0, description="KV in the pool.")
+    weight: Weight = Field(default=1, description="Share of a lane against other tenants.")
 
     def policy(self, tenant: str) -> TenantPolicy:
         """Return the limits as core wants them, for one tenant ("" is the default entry)."""
@@ -173,6 +175,7 @@ class TenantLimits(Section):
             tokens_per_minute=self.tokens_per_minute,
             session_tokens_max=self.session_tokens_max,
             pool_bytes_max=self.pool_bytes_max,
+            weight=self.weight,
         )
 
 
@@ -193,6 +196,9 @@ class TenantConfig(Section):
         default=None, description="Longest context of one session."
     )
     pool_bytes_max: Bytes | None = Field(default=None, description="KV in the pool.")
+    weight: Weight | None = Field(
+        default=None, description="Share of a lane against other tenants."
+    )
 
     def policy(self, defaults: TenantLimits) -> TenantPolicy:
         """Return the tenant's limits as core wants them."""

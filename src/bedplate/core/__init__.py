@@ -23,17 +23,18 @@ One step, always in this order:
  7. water levels, then the timer                           water, state.arm_timer
 
 A reading order: states (the records and their states), limits, events, actions; the books in card,
-pool, lease, tenant and lane; the policies in admission, release, placement and retention; the way
-of a turn in ready, dispatch, writethrough and settle; the handlers of events in turns, kv, cards
-and sessions; state, water and base last. `invariants` checks the books as a whole, `snapshot` saves
-and restores them, `view` reads them.
+pool, lease, tenant and lane; the choices that have alternatives in rules, and what is chosen in
+admission, order, fairness, release, placement and retention; the way of a turn in ready, dispatch,
+writethrough and settle; the handlers of events in turns, kv, cards and sessions; state, water and
+base last. `invariants` checks the books as a whole, `snapshot` saves and restores them, `view`
+reads them.
 
 Rules: standard library only, integers only, no set is iterated, every tie ends in a serial or an
 index, and assertions are always on. A loop is bounded by a constant of `limits`, or by the turns,
 slots and sessions that it moves.
 """
 
-CORE_VERSION = 3
+CORE_VERSION = 4
 """Raised whenever the same events may lead to other actions.
 
 A journal is replayed only by its own.

@@ -33,6 +33,7 @@ def request(state: State, turn: Turn) -> None:
         return
     turn.state = QUEUED
     turn.why = "admission"
+    turn.rank = state.rules.rank(state, turn)
     line.push(turn.branch.group.admit_queues, turn)
     state.stir(turn.branch.group)
 
@@ -52,13 +53,13 @@ def admit(state: State, group: Group) -> None:
     Cost: RELEASE_SCAN_MAX sessions at most, and the idle ones that could step back for them.
     """
     for _ in range(RELEASE_SCAN_MAX):
-        turn = line.first(group.admit_queues)
+        turn = line.first(state, group, group.admit_queues)
         if turn is None:
             return
-        if not _make_room(state, group, turn):
+        if not state.rules.fits(state, group, turn):
             _wake_later(state, group, turn)
             return
-        line.remove(group.admit_queues, turn, served=True)
+        line.remove(group.admit_queues, turn)
         _enter(state, turn)
 
 
@@ -79,7 +80,7 @@ def _held_tokens(branch: Branch) -> int:
     return max(on_card, in_pool)
 
 
-def _make_room(state: State, group: Group, turn: Turn) -> bool:
+def fits(state: State, group: Group, turn: Turn) -> bool:
     """Make idle sessions without a lease step back; tell whether the turn's session fits."""
     session = turn.branch.session
     if session.admitted:

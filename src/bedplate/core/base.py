@@ -6,16 +6,37 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from bedplate.core import cards, events, kv, sessions, turns, water
+from bedplate.core import (
+    admission,
+    cards,
+    events,
+    fairness,
+    kv,
+    order,
+    placement,
+    retention,
+    sessions,
+    turns,
+    water,
+)
 from bedplate.core.actions import Action
-from bedplate.core.admission import admit
 from bedplate.core.codec import digest_bytes
 from bedplate.core.events import Event
 from bedplate.core.ids import ModelId
 from bedplate.core.release import release
+from bedplate.core.rules import Rules
 from bedplate.core.state import State
 from bedplate.core.writethrough import write_through
 
+SHIPPED = Rules(
+    rank=order.oldest_session,
+    tenant_rank=fairness.tenant_rank,
+    fits=admission.fits,
+    plan=placement.plan,
+    worth=retention.worth,
+    keeps=retention.keeps,
+)
+"""What a service runs, and a replay and the twin with it."""
 GROUPS_A_STEP_MAX = 256
 """Groups looked at in one step, those looked at again counted again."""
 
@@ -29,8 +50,8 @@ class Base:
 
     __slots__ = ("digest", "seq", "state")
 
-    def __init__(self) -> None:
-        self.state = State()
+    def __init__(self, rules: Rules = SHIPPED) -> None:
+        self.state = State(rules)
         self.seq = 0
         self.digest = bytes(32)
 
@@ -82,7 +103,7 @@ def _schedule(state: State) -> None:
         if not state.stirred:
             return
         group = next(iter(state.stirred.values()))
-        admit(state, group)
+        admission.admit(state, group)
         release(state, group)
         del state.stirred[group.model]
 

@@ -94,7 +94,7 @@ def _unbind(card: Card) -> list[Turn]:
     """Take the turns that wait for exactly this card out of their line."""
     bound = list(card.bound.values())
     for turn in bound:
-        dequeue(turn, served=False)
+        dequeue(turn)
         turn.state = BEHIND
     return bound
 

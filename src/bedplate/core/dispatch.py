@@ -5,7 +5,7 @@ Drop, dropped, load, loaded, dispatch, in this order on each slot.
 
 from __future__ import annotations
 
-from bedplate.core import pool
+from bedplate.core import fairness, pool
 from bedplate.core.actions import Dispatch, LoadKv
 from bedplate.core.card import book, claim, leave, occupy, touch, unclaim
 from bedplate.core.placement import Plan, usable_tokens
@@ -43,7 +43,7 @@ def start(state: State, turn: Turn, way: Plan) -> None:
         pool.pin(way.load)
     branch.session.tenant.waiting[turn.lane] -= 1
     branch.session.tenant.running += 1
-    branch.session.tenant.served = state.serial()
+    fairness.charge_start(turn)
     card.running += 1
     assert card.running <= card.running_max, card.id
     if slot.state == HELD:
@@ -62,7 +62,7 @@ def _displace(state: State, slot: Slot) -> None:
     turns = slot.branch.turns
     bound = turns[0] if turns and turns[0].bound_to is slot.card else None
     if bound is not None:
-        dequeue(bound, served=False)
+        dequeue(bound)
     drop_slot(state, slot)
     if bound is not None:
         enqueue(state, bound)

@@ -1,67 +1,101 @@
-"""Waiting lines: per lane, then per tenant in rotation, then by arrival.
+"""Waiting lines, and the order in which they go: by lane, then by tenant, then by rank.
 
-A line is `list[dict[TenantId, deque[Turn]]]`, one dict a lane. The dict's order is the rotation:
-who was served moves to the end. Each tenant has at most `LanePolicy.queue_max` turns waiting a
-lane, over all lines (counted in `Tenant.waiting`).
+A line is `list[dict[TenantId, list[Turn]]]`, one dict a lane, each list in the order of
+`Turn.rank`. Each tenant has at most `LanePolicy.queue_max` turns waiting a lane, over all lines
+(counted in `Tenant.waiting`).
 """
 
 from __future__ import annotations
 
-from collections import deque
+import heapq
+from bisect import insort
 from collections.abc import Iterator
 
+from bedplate.core.fairness import SCALE, expected_cost
 from bedplate.core.ids import TenantId
-from bedplate.core.states import Turn
+from bedplate.core.rules import Rank
+from bedplate.core.state import State
+from bedplate.core.states import Group, Turn
 
-Line = list[dict[TenantId, deque[Turn]]]
+Line = list[dict[TenantId, list[Turn]]]
+Place = tuple[int, Rank]
+"""Place of a turn in its lane: its tenant's rank, then its own."""
 
 
 def push(line: Line, turn: Turn) -> None:
-    """Add a turn at its place by arrival, last unless it comes back from a lost card."""
+    """Add a turn at its place by rank. Cost: O(log turns of its tenant), and moving pointers."""
     tenants = line[turn.lane]
     tenant = turn.branch.session.tenant.id
     queue = tenants.get(tenant)
     if queue is None:
-        queue = tenants[tenant] = deque()
-    if not queue or queue[-1].serial < turn.serial:
-        queue.append(turn)
-        return
-    for index, other in enumerate(queue):
-        if other.serial > turn.serial:
-            queue.insert(index, turn)
-            return
+        tenants[tenant] = [turn]
+    else:
+        insort(queue, turn, key=_rank)
 
 
-def remove(line: Line, turn: Turn, *, served: bool) -> None:
-    """Take a turn out; when it was `served`, its tenant moves to the end of the rotation."""
+def _rank(turn: Turn) -> tuple[int, ...]:
+    return turn.rank
+
+
+def remove(line: Line, turn: Turn) -> None:
+    """Take a turn out."""
     tenants = line[turn.lane]
     tenant = turn.branch.session.tenant.id
     queue = tenants[tenant]
-    if queue[0] is turn:
-        queue.popleft()
-    else:
-        queue.remove(turn)
+    queue.remove(turn)
     if not queue:
         del tenants[tenant]
-    elif served:
-        tenants[tenant] = tenants.pop(tenant)
-
-
-def heads(line: Line) -> Iterator[Turn]:
-    """Yield each tenant's first turn, lanes by rank and tenants in rotation."""
-    for tenants in line:
-        for queue in tenants.values():
-            yield queue[0]
-
-
-def first(line: Line) -> Turn | None:
-    """Return the turn whose lane and tenant come first, None when nothing waits."""
-    for tenants in line:
-        for queue in tenants.values():
-            return queue[0]
-    return None
 
 
 def empty(line: Line) -> bool:
     """Tell whether nothing waits."""
     return not (line[0] or line[1] or line[2])
+
+
+def heads(state: State, group: Group, waiting: Line) -> Iterator[tuple[int, Place, Turn]]:
+    """Yield each tenant's first turn with its lane and its place there, first things first.
+
+    Cost: O(tenants) for a lane that is looked at, O(log tenants) a turn.
+    """
+    for lane in lanes(group):
+        tenants = waiting[lane]
+        if not tenants:
+            continue
+        floor = least(group, waiting, lane)
+        heap = [
+            (place(state, turns[0], floor), turns[0].serial, turns[0]) for turns in tenants.values()
+        ]
+        heapq.heapify(heap)
+        while heap:
+            where, _, turn = heapq.heappop(heap)
+            yield lane, where, turn
+
+
+def first(state: State, group: Group, waiting: Line) -> Turn | None:
+    """Return the turn that goes first, None when nothing waits. Cost: O(tenants)."""
+    for _, _, turn in heads(state, group, waiting):
+        return turn
+    return None
+
+
+def lanes(group: Group) -> list[int]:
+    """Return the lanes in the order in which they go now: those that are owed a turn first."""
+    owed = [lane for lane in (1, 2) if _is_owed(group, lane)]
+    return owed + [lane for lane in (0, 1, 2) if lane not in owed]
+
+
+def _is_owed(group: Group, lane: int) -> bool:
+    for queue in group.queues[lane].values():
+        return group.owed[lane] >= SCALE * expected_cost(queue[0])
+    return False
+
+
+def least(group: Group, waiting: Line, lane: int) -> int:
+    """Return the least virtual service of the tenants that wait in a lane."""
+    served = group.virtual[lane]
+    return min((served.get(tenant, 0) for tenant in waiting[lane]), default=group.floors[lane])
+
+
+def place(state: State, turn: Turn, least: int) -> Place:
+    """Return a turn's place in its lane."""
+    return (state.rules.tenant_rank(state, turn, least), turn.rank)

@@ -37,6 +37,7 @@ class LanePolicy(NamedTuple):
     admitted. `queue_max`: turns waiting per tenant. `wait_max_ns`: longest wait in queues before a
     refusal. `output_tokens`: output limit of a turn that names none. `lease_ns`: how long a card
     copy is protected in a tool gap. `idle_max_ns`: how long a silent session lives.
+    `share_permille`: share of the work that the lane gets whatever waits in the lanes above it.
     """
 
     admit_permille: int
@@ -45,6 +46,7 @@ class LanePolicy(NamedTuple):
     output_tokens: int
     lease_ns: int
     idle_max_ns: int
+    share_permille: int = 0
 
 
 class TenantPolicy(NamedTuple):
@@ -53,6 +55,7 @@ class TenantPolicy(NamedTuple):
     `running_max`: turns on cards at once. `inflight_max`: turns accepted and not ended.
     `requests_per_minute`, `tokens_per_minute`: buckets that refill evenly and hold one minute.
     `session_tokens_max`: longest context of one session. `pool_bytes_max`: KV bytes in the pool.
+    `weight`: its share of a lane against other tenants, at least 1.
     """
 
     tenant: TenantId
@@ -62,6 +65,7 @@ class TenantPolicy(NamedTuple):
     tokens_per_minute: int
     session_tokens_max: int
     pool_bytes_max: int
+    weight: int = 1
 
 
 class Policy(NamedTuple):
@@ -70,7 +74,7 @@ class Policy(NamedTuple):
     `lanes` has three entries, by rank. `tenants` is sorted by id; a tenant without an entry gets
     `default_tenant`. `pool_bytes_max` 0 means no pool. `water_permille` are the rising alarm levels
     of card and pool occupancy. `run_base_ns` + `run_token_ns` × (prompt + limit) bound one
-    dispatch.
+    dispatch. `fair_quantum`: cost, in prompt tokens, by which a tenant may run ahead of another.
     """
 
     block_tokens: int
@@ -82,6 +86,7 @@ class Policy(NamedTuple):
     run_base_ns: int
     run_token_ns: int
     sessions_max: int
+    fair_quantum: int = 4_096
 
 
 def default_policy(*, pool_bytes_max: int = 0) -> Policy:
@@ -90,8 +95,8 @@ def default_policy(*, pool_bytes_max: int = 0) -> Policy:
         block_tokens=32,
         lanes=(
             LanePolicy(950, 64, 60 * SECOND_NS, 1024, 60 * SECOND_NS, 30 * MINUTE_NS),
-            LanePolicy(900, 128, 5 * MINUTE_NS, 1024, 30 * SECOND_NS, 30 * MINUTE_NS),
-            LanePolicy(800, 1024, 60 * MINUTE_NS, 1024, 5 * SECOND_NS, 60 * MINUTE_NS),
+            LanePolicy(900, 128, 5 * MINUTE_NS, 1024, 30 * SECOND_NS, 30 * MINUTE_NS, 100),
+            LanePolicy(800, 1024, 60 * MINUTE_NS, 1024, 5 * SECOND_NS, 60 * MINUTE_NS, 50),
         ),
         tenants=(),
         default_tenant=TenantPolicy(TenantId(""), 0, 0, 0, 0, 0, 0),

@@ -14,6 +14,7 @@ def enqueue(state: State, turn: Turn) -> None:
     turn.state = READY
     turn.why = "ready"
     turn.passed_over = 0
+    turn.rank = state.rules.rank(state, turn)
     group = turn.branch.group
     home = home_of(turn)
     if home is not None and is_bound(turn):
@@ -25,13 +26,13 @@ def enqueue(state: State, turn: Turn) -> None:
     state.stir(group)
 
 
-def dequeue(turn: Turn, *, served: bool) -> None:
+def dequeue(turn: Turn) -> None:
     """Take a ready turn out of where `enqueue` put it."""
     assert turn.state == READY
     group = turn.branch.group
     card = turn.bound_to
     if card is None:
-        line.remove(group.queues, turn, served=served)
+        line.remove(group.queues, turn)
         return
     turn.bound_to = None
     del card.bound[turn.id]

@@ -1,4 +1,8 @@
-"""Which ready turn starts next: lane order, tenants in rotation, then arrival.
+"""Which ready turn starts next: by lane, then by tenant, then by rank.
+
+Lanes are strict, but each lower one gets a minimum share of the work (`LanePolicy.share_permille`):
+what starts above it while it waits is noted as owed, and a turn whose cost is owed goes first. So
+no lane starves, and none waits for another's turn when it has a card of its own.
 
 A turn that does not fit may be passed by others, at most `PASSED_OVER_MAX` times; then its group
 waits until it fits, so large contexts cannot starve. Turns whose KV is only on one busy card wait
@@ -10,8 +14,10 @@ from __future__ import annotations
 from bedplate.core import lane as line
 from bedplate.core.card import any_open, can_open
 from bedplate.core.dispatch import start
+from bedplate.core.fairness import SCALE, expected_cost
+from bedplate.core.lane import Place
 from bedplate.core.limits import PASSED_OVER_MAX, RELEASE_SCAN_MAX
-from bedplate.core.placement import Plan, plan
+from bedplate.core.placement import Plan
 from bedplate.core.ready import dequeue
 from bedplate.core.state import State
 from bedplate.core.states import Group, Turn
@@ -26,7 +32,8 @@ def release(state: State, group: Group) -> None:
         if picked is None:
             return
         turn, way = picked
-        dequeue(turn, served=True)
+        _note_work(state, group, turn)
+        dequeue(turn)
         start(state, turn, way)
 
 
@@ -34,13 +41,28 @@ def _waits(group: Group) -> bool:
     return bool(group.bound_cards) or not line.empty(group.queues)
 
 
+def _note_work(state: State, group: Group, turn: Turn) -> None:
+    """Note that a turn starts: what is owed to the lanes below it, and how far its own lane is."""
+    cost = expected_cost(turn)
+    lane = turn.lane
+    group.owed[lane] = max(0, group.owed[lane] - SCALE * cost)
+    for lower in range(lane + 1, 3):
+        if group.queues[lower]:
+            group.owed[lower] += cost * state.policy.lanes[lower].share_permille
+        else:
+            group.owed[lower] = 0
+    least = line.least(group, group.queues, lane)
+    group.floors[lane] = max(group.floors[lane], least)
+
+
 def _pick(state: State, group: Group, budget: int) -> tuple[tuple[Turn, Plan] | None, int]:
     looked = 0
     passed: list[Turn] = []
-    bound = _first_bound(group)
-    for turn in line.heads(group.queues):
-        if bound is not None and _before(bound, turn):
-            way = plan(state, bound)
+    bound = _first_bound(state, group)
+    lanes = line.lanes(group)
+    for lane, place, turn in line.heads(state, group, group.queues):
+        if bound is not None and _before(state, group, bound, lanes, (lane, place)):
+            way = state.rules.plan(state, bound)
             looked += 1
             if way is not None:
                 return (bound, way), looked
@@ -48,11 +70,9 @@ def _pick(state: State, group: Group, budget: int) -> tuple[tuple[Turn, Plan] | 
         if looked >= budget:
             return None, looked
         looked += 1
-        tenant = turn.branch.session.tenant
-        if tenant.policy.running_max and tenant.running >= tenant.policy.running_max:
-            turn.why = "tenant_running_max"
+        if _at_limit(turn):
             continue
-        way = plan(state, turn)
+        way = state.rules.plan(state, turn)
         if way is not None:
             for other in passed:
                 other.passed_over += 1
@@ -62,31 +82,45 @@ def _pick(state: State, group: Group, budget: int) -> tuple[tuple[Turn, Plan] | 
                 return None, looked
             passed.append(turn)
     if bound is not None:
-        way = plan(state, bound)
+        way = state.rules.plan(state, bound)
         if way is not None:
             return (bound, way), looked + 1
     return None, looked + 1
 
 
-def _before(one: Turn, other: Turn) -> bool:
-    return _order(one) < _order(other)
+def _before(
+    state: State, group: Group, bound: Turn, lanes: list[int], other: tuple[int, Place]
+) -> bool:
+    """Tell whether a bound turn comes before a waiting one, given by its lane and its place."""
+    lane, place = other
+    if bound.lane != lane:
+        return lanes.index(bound.lane) < lanes.index(lane)
+    return line.place(state, bound, line.least(group, group.queues, lane)) < place
 
 
-def _order(turn: Turn) -> tuple[int, int, int]:
-    """Lane, then the tenant that was served longest ago, then arrival."""
-    return (turn.lane, turn.branch.session.tenant.served, turn.serial)
+def _at_limit(turn: Turn) -> bool:
+    """Tell whether the turn's tenant runs as many turns as it may, and say so in `turn.why`."""
+    tenant = turn.branch.session.tenant
+    limit = tenant.policy.running_max
+    if limit and tenant.running >= limit:
+        turn.why = "tenant_running_max"
+        return True
+    return False
 
 
-def _first_bound(group: Group) -> Turn | None:
+def _first_bound(state: State, group: Group) -> Turn | None:
     """Return the first turn in order that is bound to a card which can start one."""
+    lanes = line.lanes(group)
     best: Turn | None = None
+    first: tuple[int, Place] | None = None
     for card in group.bound_cards.values():
         if not can_open(card):
             continue
         for turn in card.bound.values():
-            tenant = turn.branch.session.tenant
-            if tenant.policy.running_max and tenant.running >= tenant.policy.running_max:
-                turn.why = "tenant_running_max"
-            elif best is None or _before(turn, best):
-                best = turn
+            if _at_limit(turn):
+                continue
+            least = line.least(group, group.queues, turn.lane)
+            found = (lanes.index(turn.lane), line.place(state, turn, least))
+            if first is None or found < first:
+                best, first = turn, found
     return best

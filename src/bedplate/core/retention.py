@@ -13,6 +13,7 @@ from bedplate.core.actions import DropKv, StoreKv
 from bedplate.core.card import book, empty_slot, held_by, spare_blocks, touch
 from bedplate.core.lease import charge, expired
 from bedplate.core.limits import BATCH, RELEASE_SCAN_MAX
+from bedplate.core.rules import Rank
 from bedplate.core.state import State
 from bedplate.core.states import DROPPING, HELD, STORING, Card, Entry, Slot, Tenant, Turn
 
@@ -35,7 +36,7 @@ def victims_for(
     if missing <= 0 and not need_slot:
         return []
     idle = _candidates(card, turn, missing, keep)
-    idle.sort(key=lambda s: _worth(state, s))
+    idle.sort(key=lambda s: state.rules.worth(state, s))
     chosen: list[Slot] = []
     for slot in idle:
         if missing <= 0 and not need_slot:
@@ -70,11 +71,17 @@ def _bound(slot: Slot, turn: Turn) -> bool:
     return (turns[0].lane, turns[0].serial) < (turn.lane, turn.serial)
 
 
-def _worth(state: State, slot: Slot) -> tuple[bool, bool, int, int, int]:
+def worth(state: State, slot: Slot) -> Rank:
+    """Rank an idle slot: the least goes first."""
     branch = slot.branch
     assert branch is not None
     leased = not expired(branch.session, state.now_ns)
-    return (leased, slot.dirty, BATCH - branch.session.lane, slot.used_ns, slot.id)
+    return (int(leased), int(slot.dirty), BATCH - branch.session.lane, slot.used_ns, slot.id)
+
+
+def keeps(state: State, slot: Slot) -> bool:
+    """Keep what an ended turn left on its card: it goes when the room is needed."""
+    return True
 
 
 def hold(state: State, slot: Slot, blocks: int) -> None:

@@ -21,7 +21,8 @@ def branch_for(state: State, event: TurnArrived, payer: Tenant, group: Group) ->
             assert victim is not None
             close(state, victim, "evicted")
         payer.sessions += 1
-        session = Session(event.session, payer, group, state.now_ns)
+        serial = state.serial()
+        session = Session(event.session, payer, group, state.now_ns, serial)
         session.lane = event.lane
         state.sessions[session.id] = session
         state.count("sessions_opened")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bedplate.core import admission, ready, tenant
+from bedplate.core import admission, fairness, ready, tenant
 from bedplate.core import lane as line
 from bedplate.core.actions import CancelTurn, FailTurn, Refuse, Settled
 from bedplate.core.dispatch import leave_slot
@@ -31,9 +31,9 @@ def leave_line(state: State, turn: Turn) -> None:
     """Take a waiting turn out of whatever line it stands in."""
     assert turn.state in WAITING
     if turn.state == READY:
-        ready.dequeue(turn, served=False)
+        ready.dequeue(turn)
     elif turn.state == QUEUED:
-        line.remove(turn.branch.group.admit_queues, turn, served=False)
+        line.remove(turn.branch.group.admit_queues, turn)
     turn.branch.session.tenant.waiting[turn.lane] -= 1
     assert turn.branch.session.tenant.waiting[turn.lane] >= 0
 
@@ -73,6 +73,7 @@ def end_turn(state: State, turn: Turn, status: str, *, cached_tokens: int = 0) -
         )
     )
     state.count(f"turns_{status}")
+    fairness.charge_end(turn, cached_tokens=cached_tokens, area_card=area_card)
     used = (turn.prompt_tokens if turn.attempt else 0) + turn.out_tokens
     tenant.settle(session.tenant, turn, used)
     del state.turns[turn.id]

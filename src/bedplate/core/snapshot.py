@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bedplate.core import CORE_VERSION
-from bedplate.core.base import Base
+from bedplate.core.base import SHIPPED, Base
 from bedplate.core.ids import (
     BranchId,
     CardId,
@@ -24,6 +24,7 @@ from bedplate.core.ids import (
     TurnId,
 )
 from bedplate.core.limits import LanePolicy, Policy, TenantPolicy, default_policy
+from bedplate.core.rules import Rules
 from bedplate.core.state import State
 from bedplate.core.states import Branch, Card, Entry, Group, Session, Slot, Tenant, Turn
 
@@ -37,6 +38,7 @@ _FIELDS = {
     for name, cls in _RECORDS.items()
 }
 """Names of each record's fields, of which its compiled form has another list than its slots."""
+_FIELDS["State"].remove("rules")  # they are code, not state
 _TUPLES = {cls.__name__: cls for cls in (Policy, LanePolicy, TenantPolicy)}
 
 
@@ -58,7 +60,7 @@ def snapshot(base: Base) -> dict[str, Any]:
     }
 
 
-def restore(saved: dict[str, Any]) -> Base:
+def restore(saved: dict[str, Any], rules: Rules = SHIPPED) -> Base:
     """Rebuild a core from `snapshot`'s value.
 
     Raises:
@@ -69,7 +71,7 @@ def restore(saved: dict[str, Any]) -> Base:
             f"snapshot of core version {saved.get('core_version')}, this is {CORE_VERSION}"
         )
     records = saved["records"]
-    blank = _blanks()
+    blank = _blanks(rules)
     made: list[Any] = []
     for name, _ in records:
         if name not in blank:
@@ -80,27 +82,27 @@ def restore(saved: dict[str, Any]) -> Base:
             raise ValueError(f"a {name} of the snapshot has other fields than this core's")
         for field, value in fields.items():
             setattr(record, field, _read(value, made))
-    base = Base()
+    base = Base(rules)
     base.state = made[0]
     base.seq = saved["seq"]
     base.digest = bytes.fromhex(saved["digest"])
     return base
 
 
-def _blanks() -> dict[str, Callable[[], Any]]:
+def _blanks(rules: Rules) -> dict[str, Callable[[], Any]]:
     """Return what makes a record of each kind; all its fields are then overwritten."""
     group = Group(ModelId(""), 1)
     card = Card(CardId(""), 0, group)
     tenant = Tenant(TenantId(""), default_policy().default_tenant, 0)
-    session = Session(SessionId(""), tenant, group, 0)
+    session = Session(SessionId(""), tenant, group, 0, 0)
     branch = Branch(BranchId(0), session, group, 0)
     return {
-        "State": State,
+        "State": lambda: State(rules),
         "Group": lambda: Group(ModelId(""), 1),
         "Card": lambda: Card(CardId(""), 0, group),
         "Slot": lambda: Slot(SlotId(0), card),
         "Tenant": lambda: Tenant(TenantId(""), tenant.policy, 0),
-        "Session": lambda: Session(SessionId(""), tenant, group, 0),
+        "Session": lambda: Session(SessionId(""), tenant, group, 0, 0),
         "Branch": lambda: Branch(BranchId(0), session, group, 0),
         "Turn": lambda: Turn(TurnId(""), branch, 0, 0),
         "Entry": lambda: Entry(EntryId(0), branch, 0, 0),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from bedplate.core.actions import Action, SetTimer
 from bedplate.core.ids import CardId, EntryId, ModelId, SessionId, SlotId, TenantId, TurnId
 from bedplate.core.limits import EXPIRE_SCAN_MAX, Policy, TenantPolicy, default_policy
+from bedplate.core.rules import Rules
 from bedplate.core.states import (
     RUNNING,
     WAITING,
@@ -47,6 +48,7 @@ class State:
         "pool_bytes",
         "pool_dropping",
         "pool_level",
+        "rules",
         "sessions",
         "shutting_down",
         "stirred",
@@ -55,7 +57,8 @@ class State:
         "turns",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
         self.policy: Policy = default_policy()
         self.now_ns = 0
         self.tenants: dict[TenantId, Tenant] = {}

@@ -19,8 +19,6 @@ CLAIMED: a placed turn waits there until room is free on the card. BROKEN: a dro
 
 from __future__ import annotations
 
-from collections import deque
-
 from bedplate.core.ids import (
     BranchId,
     CardId,
@@ -63,14 +61,14 @@ STORED = "stored"
 class Tenant:
     """Counters and buckets of one tenant, full at first; levels are units × one minute in ns.
 
-    `served` is the serial number of its latest start: who was served longest ago is next.
-    `sessions` counts those that are open and not closing, `resting` are those of them without a
-    turn, longest idle first.
+    `output_mean` is the mean output of its turns, in tokens. `sessions` counts those that are open
+    and not closing, `resting` are those of them without a turn, longest idle first.
     """
 
     __slots__ = (
         "id",
         "inflight",
+        "output_mean",
         "policy",
         "pool_bytes",
         "pool_dropping",
@@ -78,7 +76,6 @@ class Tenant:
         "request_level",
         "resting",
         "running",
-        "served",
         "sessions",
         "token_level",
         "waiting",
@@ -90,7 +87,7 @@ class Tenant:
         self.inflight = 0
         self.running = 0
         self.waiting = [0, 0, 0]
-        self.served = 0
+        self.output_mean = 0
         self.sessions = 0
         self.resting: dict[SessionId, Session] = {}
         self.pool_bytes = 0
@@ -103,7 +100,8 @@ class Tenant:
 class Session:
     """One agent run. `closing` names why it ends, empty while it lives.
 
-    `idle_ns` is the idle deadline that was pushed last; it or an earlier one is pending.
+    `serial` numbers sessions in the order in which they began. `idle_ns` is the idle deadline that
+    was pushed last; it or an earlier one is pending.
     """
 
     __slots__ = (
@@ -118,11 +116,15 @@ class Session:
         "lane",
         "lease_ns",
         "open_turns",
+        "serial",
         "tenant",
     )
 
-    def __init__(self, session: SessionId, tenant: Tenant, group: Group, now_ns: int) -> None:
+    def __init__(
+        self, session: SessionId, tenant: Tenant, group: Group, now_ns: int, serial: int
+    ) -> None:
         self.id = session
+        self.serial = serial
         self.tenant = tenant
         self.group = group
         self.created_ns = now_ns
@@ -183,7 +185,8 @@ class Turn:
     """One model call on its way.
 
     `end_reason` is set when it will end at the engine's next word. `card` is where it was last
-    dispatched, empty before. `failed_on` are cards that were up and could not run it.
+    dispatched, empty before. `failed_on` are cards that were up and could not run it. `rank` is its
+    place in line, from when it began to wait there, `charged` what its tenant paid ahead for it.
     """
 
     __slots__ = (
@@ -192,6 +195,7 @@ class Turn:
         "bound_to",
         "branch",
         "card",
+        "charged",
         "claim_blocks",
         "dispatched_ns",
         "end_detail",
@@ -209,6 +213,7 @@ class Turn:
         "passed_over",
         "prompt_tokens",
         "queue_ns",
+        "rank",
         "reserved_tokens",
         "resumable",
         "reuse_tokens",
@@ -254,6 +259,8 @@ class Turn:
         self.end_reason = ""
         self.end_detail = ""
         self.why = ""
+        self.rank: tuple[int, ...] = ()
+        self.charged = 0
 
 
 class Slot:
@@ -365,9 +372,11 @@ class Group:
 
     `open_heap` orders cards that can start a turn by (running, used blocks, index); entries go
     stale when a card changes and are skipped; `unranked` are cards that changed since the heap was
-    last used. `queues[lane][tenant]` are the ready turns,
-    `admit_queues` those whose session is not admitted; tenants rotate. `idle[lane]` are admitted
-    sessions without a turn, in the order in which their leases run out.
+    last used. `queues[lane][tenant]` are the ready turns, `admit_queues` those whose session is not
+    admitted, each by rank. `virtual[lane][tenant]` is what a tenant was served by weight, and
+    `floors[lane]` the least of those that waited at the latest start (`fairness`). `owed[lane]` is
+    the work, in thousandths of cost, that a lane may do before those above it. `idle[lane]` are
+    admitted sessions without a turn, in the order in which their leases run out.
     """
 
     __slots__ = (
@@ -379,11 +388,14 @@ class Group:
         "capacity_tokens",
         "cards",
         "context_tokens",
+        "floors",
         "idle",
         "model",
         "open_heap",
+        "owed",
         "queues",
         "unranked",
+        "virtual",
         "wake_ns",
     )
 
@@ -399,8 +411,11 @@ class Group:
         self.bytes_per_token = 0
         self.admitted_tokens = 0
         self.wake_ns = 0
-        self.queues: list[dict[TenantId, deque[Turn]]] = [{}, {}, {}]
-        self.admit_queues: list[dict[TenantId, deque[Turn]]] = [{}, {}, {}]
+        self.owed = [0, 0, 0]
+        self.virtual: list[dict[TenantId, int]] = [{}, {}, {}]
+        self.floors = [0, 0, 0]
+        self.queues: list[dict[TenantId, list[Turn]]] = [{}, {}, {}]
+        self.admit_queues: list[dict[TenantId, list[Turn]]] = [{}, {}, {}]
         self.idle: list[dict[SessionId, Session]] = [{}, {}, {}]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bedplate.core import admission, sessions, settle, tenant
+from bedplate.core import admission, fairness, sessions, settle, tenant
 from bedplate.core.actions import FailTurn, Refuse
 from bedplate.core.dispatch import leave_slot, run_deadline_ns, scrap_slot
 from bedplate.core.events import (
@@ -56,6 +56,8 @@ def arrived(state: State, event: TurnArrived) -> None:
     state.turns[turn.id] = turn
     state.count("accepted")
     tenant.take(payer, turn)
+    if payer.waiting[turn.lane] == 0:
+        fairness.lift(group, turn)
     payer.waiting[turn.lane] += 1
     admission.wake(session)
     payer.resting.pop(session.id, None)
@@ -146,7 +148,7 @@ def ended(state: State, event: TurnEnded) -> None:
     blocks = blocks_for(event.kv_tokens, state.policy.block_tokens)
     if event.status in GOOD_ENDS:
         _leave_line(turn)
-    if _keeps(turn, event, slot) and blocks <= slot.blocks:
+    if _keeps(turn, event, slot) and blocks <= slot.blocks and state.rules.keeps(state, slot):
         slot.tokens = slot.shared_tokens = event.kv_tokens
         slot.dirty = True
         hold(state, slot, blocks)

@@ -33,7 +33,7 @@ def _settle_slot(state: State, slot: Slot) -> None:
     turn = branch.turns[0] if branch.turns else None
     waiting = turn is not None and turn.state == READY
     if turn is not None and waiting:
-        dequeue(turn, served=False)
+        dequeue(turn)
         turn.state = BEHIND
     if slot.card.draining:
         vacate(state, slot)

@@ -2,6 +2,7 @@
 
 The same arguments give the same outcome and the same digest in every process: floats are used with
 correctly rounded operations only, and randomness (waits in the tail of a link) comes from the seed.
+The cost is linear in turns, whatever their tokens; most of it is the core's.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from bedplate.core import invariants, view
+from bedplate.core.base import SHIPPED
+from bedplate.core.rules import Rules
 from bedplate.twin.faults import Fault
 from bedplate.twin.inject import schedule
 from bedplate.twin.outcome import Outcome
@@ -36,6 +39,7 @@ def simulate(
     close_sessions: bool = True,
     heard: Heard | None = None,
     retry: RetryRule = RETRIES,
+    rules: Rules = SHIPPED,
 ) -> Outcome:
     """Run a workload on a site until every session is over.
 
@@ -49,17 +53,22 @@ def simulate(
         close_sessions: Agents close their session after its last turn; if not, it idles out.
         heard: Hears of every event that the core handled.
         retry: How agents ask again.
+        rules: What the core chooses by; another is a baseline to compare with.
 
     Raises:
         ConfigError: site, workload or faults cannot be simulated; the message says why.
-
-    Cost: linear in turns, whatever their tokens; most of it is the core's.
     """
     began_s = time.perf_counter()
     site.check()
     check_workload(workload)
     world = World(
-        site, workload, seed=seed, close_sessions=close_sessions, heard=heard, retry=retry
+        site,
+        workload,
+        seed=seed,
+        close_sessions=close_sessions,
+        heard=heard,
+        retry=retry,
+        rules=rules,
     )
     struck = schedule(world, faults)
     last_ns = max((s.start_ns for s in workload.sessions if s.spawn is None), default=0)

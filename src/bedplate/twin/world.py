@@ -20,9 +20,10 @@ from typing import Any
 from bedplate.core import actions as act
 from bedplate.core import events as ev
 from bedplate.core.actions import Action
-from bedplate.core.base import Base
+from bedplate.core.base import SHIPPED, Base
 from bedplate.core.events import Event
 from bedplate.core.ids import EntryId, ModelId
+from bedplate.core.rules import Rules
 from bedplate.core.states import RUNNING, STORED, Turn
 from bedplate.core.units import SECOND_NS
 from bedplate.twin.card import VirtualCard
@@ -54,9 +55,10 @@ class World:
         close_sessions: bool,
         heard: Heard | None = None,
         retry: RetryRule = RETRIES,
+        rules: Rules = SHIPPED,
     ) -> None:
         self.heap = Heap(START_NS)
-        self.base = Base()
+        self.base = Base(rules)
         self.away = False
         self.entries: dict[EntryId, int] = {}
         self._policy = site.policy._replace(pool_bytes_max=site.pool.size_bytes)

@@ -38,7 +38,7 @@ def test_higher_lanes_first_then_arrival() -> None:
 
 
 def test_tenants_take_turns_inside_a_lane() -> None:
-    core = one_slot()
+    core = one_slot(fair_quantum=0)
     for turn in ("a1", "a2", "a3"):
         core.arrive(turn, tenant=TenantId("a"))
     for turn in ("b1", "b2"):

@@ -19,11 +19,12 @@ from bedplate.core.units import SECOND_NS
 class Run:
     """A core, a clock, and the actions of the last step."""
 
-    def __init__(self, *, pool_bytes_max: int = 0) -> None:
+    def __init__(self, *, pool_bytes_max: int = 0, **policy: Any) -> None:
         self.base = Base()
         self.now_ns = SECOND_NS
         self.actions: tuple[act.Action, ...] = ()
-        self.tell(ev.PolicyChanged(default_policy(pool_bytes_max=pool_bytes_max)))
+        policy_now = default_policy(pool_bytes_max=pool_bytes_max)._replace(**policy)
+        self.tell(ev.PolicyChanged(policy_now))
 
     def tell(self, event: ev.Event, *, after_ns: int = 1_000) -> tuple[act.Action, ...]:
         self.now_ns += after_ns
@@ -81,7 +82,7 @@ def test_idle_sessions_make_room_in_every_model_they_used() -> None:
 
 
 def test_tenants_take_turns_at_an_endpoint_beyond_their_first_turn() -> None:
-    run = Run()
+    run = Run(fair_quantum=0)
     run.card("c")
     sessions = [("A", f"a{n}") for n in range(5)] + [("B", f"b{n}") for n in range(2)]
     for tenant, name in sessions:

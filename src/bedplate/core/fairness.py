@@ -1,0 +1,95 @@
+"""Tenants inside a lane: everyone gets service by weight, within a quantum.
+
+Each tenant has a *virtual service* a lane: what it got there, divided by its weight. A turn is
+charged what it is expected to cost when it starts, and the rest when it is settled:
+
+    cost = uncached prompt tokens + 2 x output tokens + KV held on cards / 128 token-seconds
+
+Output is dearer, as a token of it is a pass over all weights; KV is charged while it idles too, so
+that long leases are paid for by who holds them. The weights 1 and 2 are those of VTC (Sheng et al.,
+OSDI 2024); the rent makes KV that fills a card for a second cost about what the card computes in
+that second.
+
+A tenant whose virtual service is within a quantum (`Policy.fair_quantum`) of the least among those
+that wait may go first on the rank of its turn alone, so that order and locality are free inside the
+quantum (DLPM, Cao et al., 2025). One that begins to wait is lifted to the lane's floor, the least
+virtual service seen at the latest start: nobody saves up service by being away.
+
+While a tenant waits, it has got at most a quantum, and what one turn costs on each card, less than
+any other of the same weight (INV-12).
+"""
+
+from __future__ import annotations
+
+from bedplate.core.state import State
+from bedplate.core.states import Branch, Group, Tenant, Turn
+from bedplate.core.units import SECOND_NS
+
+PROMPT_COST = 1
+OUTPUT_COST = 2
+RENT_NS = 128 * SECOND_NS
+"""Token-nanoseconds on a card that cost as much as one prompt token."""
+SCALE = 1_000
+"""Virtual service counts in thousandths of cost, so that weights divide it well."""
+OUTPUT_SHIFT = 3
+"""The mean output of a tenant's turns moves an eighth of the way with each one."""
+
+
+def tenant_rank(state: State, turn: Turn, least: int) -> int:
+    """Return 0 for a turn whose tenant is inside the quantum, 1 for one that ran ahead of it."""
+    return 0 if virtual(turn) <= least + state.policy.fair_quantum * SCALE else 1
+
+
+def virtual(turn: Turn) -> int:
+    """Return the virtual service of the turn's tenant in its lane."""
+    branch = turn.branch
+    return branch.group.virtual[turn.lane].get(branch.session.tenant.id, 0)
+
+
+def lift(group: Group, turn: Turn) -> None:
+    """Note that a tenant begins to wait in a lane."""
+    tenant = turn.branch.session.tenant.id
+    served = group.virtual[turn.lane]
+    served[tenant] = max(served.get(tenant, 0), group.floors[turn.lane])
+
+
+def expected_cost(turn: Turn) -> int:
+    """Return what the turn will probably cost, in prompt tokens."""
+    held = _reusable(turn.branch)
+    uncached = turn.prompt_tokens - min(held, turn.reuse_tokens)
+    out = min(turn.limit_tokens, turn.branch.session.tenant.output_mean)
+    return max(1, PROMPT_COST * uncached + OUTPUT_COST * out)
+
+
+def _reusable(branch: Branch) -> int:
+    if branch.slot is not None:
+        return branch.slot.shared_tokens
+    if branch.entry is not None:
+        return branch.entry.shared_tokens
+    return branch.source_tokens if branch.source is not None else 0
+
+
+def charge_start(turn: Turn) -> None:
+    """Charge a turn that starts with what it will probably cost; once more if it starts again."""
+    cost = expected_cost(turn)
+    turn.charged += cost
+    _add(turn, cost)
+
+
+def charge_end(turn: Turn, *, cached_tokens: int, area_card: int) -> None:
+    """Charge what an ended turn cost beyond what it was charged, or give back what is over."""
+    tenant = turn.branch.session.tenant
+    cost = area_card // RENT_NS
+    if turn.attempt:
+        cost += PROMPT_COST * max(0, turn.prompt_tokens - cached_tokens)
+        cost += OUTPUT_COST * turn.out_tokens
+        tenant.output_mean += (turn.out_tokens - tenant.output_mean) >> OUTPUT_SHIFT
+    _add(turn, cost - turn.charged)
+    turn.charged = 0
+
+
+def _add(turn: Turn, cost: int) -> None:
+    branch = turn.branch
+    tenant: Tenant = branch.session.tenant
+    served = branch.group.virtual[turn.lane]
+    served[tenant.id] = served.get(tenant.id, 0) + cost * SCALE // tenant.policy.weight

@@ -1,0 +1,38 @@
+"""The choices of the core that have alternatives, as one value.
+
+Everything else of the core keeps books and promises; these functions only choose, and change
+nothing. A service, a replay and the twin run `bedplate.core.base.SHIPPED`. Comparisons put another
+function in one place (`SHIPPED._replace(rank=...)`), so that a baseline differs in one choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from bedplate.core.placement import Plan
+    from bedplate.core.state import State
+    from bedplate.core.states import Group, Slot, Turn
+
+Rank = tuple[int, ...]
+"""An order: the least comes first. One function's ranks have one length; the last is unique."""
+
+
+class Rules(NamedTuple):
+    """One function a choice.
+
+    `rank(state, turn)`: order of the turns of one lane, fixed when a turn begins to wait.
+    `tenant_rank(state, turn, least)`: the tenants of a lane that go first, whatever their turns'
+    ranks; `least` is the least virtual service of those that wait. `fits(state, group,
+    turn)`: whether a turn's session may be admitted now, making idle ones step back. `plan(state,
+    turn)`: where a turn can run now. `worth(state, slot)`: of idle slots the least goes first.
+    `keeps(state, slot)`: whether a slot keeps its KV once its turn has ended.
+    """
+
+    rank: Callable[[State, Turn], Rank]
+    tenant_rank: Callable[[State, Turn, int], int]
+    fits: Callable[[State, Group, Turn], bool]
+    plan: Callable[[State, Turn], Plan | None]
+    worth: Callable[[State, Slot], Rank]
+    keeps: Callable[[State, Slot], bool]
