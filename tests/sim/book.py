@@ -45,6 +45,8 @@ class Turn:
     accepted: bool = False
     over: bool = False
     running: bool = False
+    computing: bool = False
+    """It runs, and its first token is not out."""
     cancelled: bool = False
     stopping: bool = False
     """CancelTurn was sent for the attempt that runs."""
@@ -166,8 +168,6 @@ class Session:
     closed: bool = False
     accepted: bool = False
     """Some turn of it was accepted: the core knows it."""
-    number: int = 0
-    """Its place in the order in which sessions were first accepted."""
     served: bool = False
     """Some turn of it was dispatched: it was admitted at that moment."""
     lane: int = 0
@@ -197,7 +197,6 @@ class Book:
         self.open: dict[str, Turn] = {}
         """Turns that were accepted and are not over."""
         self.sessions: dict[str, Session] = {}
-        self.sessions_begun = 0
         self.cards: dict[str, Card] = {}
         self.entries: dict[int, Entry] = {}
         self.entry_last = -1
@@ -281,8 +280,6 @@ class Book:
             session.lane = first.lane
             if not session.accepted:
                 session.expires_ns = self.now + self.policy.lanes[first.lane].idle_max_ns
-                self.sessions_begun += 1
-                session.number = self.sessions_begun
             session.accepted = True
             session.open_turns += 1 - turn.settled
             need = first.prompt_tokens + self.limit_of(turn)
@@ -343,12 +340,21 @@ class Book:
             alone=not any((t.arrived.session, t.arrived.branch) == key for t in self.live_turns()),
         )
 
+    def computing(self, card: Card) -> int:
+        """Return how many prompts the card computes."""
+        return sum(1 for slot in card.running() if self.turns[slot.turn].computing)
+
     def current(self, turn: str, attempt: int) -> Turn | None:
         """Return the turn if this attempt of it runs now; other events are stale."""
         found = self.turns.get(turn)
         if found is None or not found.running or found.attempts != attempt:
             return None
         return found
+
+    def heard_turn_started(self, event: ev.TurnStarted) -> None:
+        turn = self.current(event.turn, event.attempt)
+        if turn is not None:
+            turn.computing = False
 
     def heard_tokens_emitted(self, event: ev.TokensEmitted) -> None:
         turn = self.current(event.turn, event.attempt)
@@ -497,6 +503,7 @@ class Book:
         turn = self.turns[action.turn]
         turn.attempts, turn.limit, turn.running = action.attempt, action.limit_tokens, True
         turn.card, turn.slot, turn.stopping = action.card, action.slot, False
+        turn.computing = True
         turn.last_dispatch_ns = self.now
         if turn.first_dispatch_ns < 0:
             turn.first_dispatch_ns = self.now

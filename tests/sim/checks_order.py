@@ -85,13 +85,6 @@ class Observer:
         permille = book.policy.lanes[turn.arrived.lane].admit_permille
         return asked * 1000 <= permille * room
 
-    def first(self, one: Turn, other: Turn) -> bool:
-        """In one tenant's line the first is before the other: its session is older, or it is."""
-        return self._age(one) <= self._age(other)
-
-    def _age(self, turn: Turn) -> tuple[int, int]:
-        return (self.book.sessions[turn.arrived.session].number, turn.at_ns)
-
     def bound(self, turn: Turn) -> set[str]:
         """Cards that hold what the pool does not: the turn may wait for them."""
         first = turn.arrived
@@ -132,6 +125,8 @@ class Observer:
                 idle += 1
         running = sum(1 for _ in card.running())
         room = up.kv_tokens // self._block()
+        if up.prompts_max and self.book.computing(card) >= up.prompts_max:
+            return False
         return idle > 0 and running < up.running_max and self.blocks(whole) <= room - used
 
     def _other(self, turn: Turn, whole: int) -> bool:
@@ -215,7 +210,7 @@ class Work(Check):
             if first.model != mine.model or self.observer.fits(other, card):
                 continue
             line = (first.tenant, first.lane) == (mine.tenant, mine.lane)
-            if (line and self.observer.first(other, turn)) or self._passed_up(first.turn):
+            if line or self._passed_up(first.turn):
                 return True
         return False
 
@@ -313,12 +308,11 @@ class Order(Check):
         return self._heads(turn) and self._smaller(turn, first) and look.fits(turn, card)
 
     def _heads(self, turn: Turn) -> bool:
-        """No turn of its tenant, lane and model is before it in line."""
+        """No other turn of its tenant, lane and model waits: the core chooses which is first."""
         mine = (turn.arrived.tenant, turn.arrived.lane, turn.arrived.model)
         return not any(
             other.waiting
             and other is not turn
-            and self.observer.first(other, turn)
             and (other.arrived.tenant, other.arrived.lane, other.arrived.model) == mine
             for other in self.book.open.values()
         )

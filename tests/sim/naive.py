@@ -32,6 +32,7 @@ class Job:
     place: tuple[CardId, SlotId] | None = None
     since_ns: int = 0
     slot_ns: int = 0
+    computing: bool = False
     cancelled: bool = False
     over: bool = False
 
@@ -47,7 +48,8 @@ class Naive:
         self.full: dict[tuple[CardId, SlotId], tuple[str, int]] = {}
         """Slots in use: run or drop, and the tokens to count."""
         self.jobs: dict[TurnId, Job] = {}
-        self.sessions: dict[str, tuple[int, int]] = {}
+        self.sessions: dict[str, int] = {}
+        """When each ends if it stays silent."""
         self.closed: set[str] = set()
         self.ended: dict[tuple[str, int], int] = {}
         """When the last turn of each branch of a living session ended."""
@@ -116,7 +118,7 @@ class Naive:
         deadline = self.now + policy.lanes[event.lane].wait_max_ns
         gap = self.now - self.ended.get((event.session, event.branch), self.now)
         self.jobs[event.turn] = Job(event, self.now, limit, deadline, gap)
-        self.sessions[event.session] = (self.now, event.lane)
+        self.sessions[event.session] = self.now + policy.lanes[event.lane].idle_max_ns
 
     def _refusal(self, event: ev.TurnArrived, room: int) -> str:
         policy = self.policy
@@ -142,6 +144,11 @@ class Naive:
         if tenant.inflight_max and len(mine) >= tenant.inflight_max:
             return "quota_exceeded"
         return ""
+
+    def on_turn_started(self, event: ev.TurnStarted) -> None:
+        job = self._running(event.turn, event.attempt)
+        if job is not None:
+            job.computing = False
 
     def on_tokens_emitted(self, event: ev.TokensEmitted) -> None:
         job = self._running(event.turn, event.attempt)
@@ -246,7 +253,8 @@ class Naive:
                 0, 0, job.attempts, True,
             )
         )  # fmt: skip
-        self.sessions[first.session] = (self.now, first.lane)
+        assert self.policy is not None
+        self.sessions[first.session] = self.now + self.policy.lanes[first.lane].idle_max_ns
         self.ended[(first.session, first.branch)] = self.now
 
     # -- the rest of a step
@@ -292,6 +300,11 @@ class Naive:
             if card.model != first.model or name in self.draining or not slots:
                 continue
             fits = used + need <= card.kv_tokens and need <= card.context_tokens
+            computing = sum(
+                1 for j in self.jobs.values() if j.place and j.place[0] == name and j.computing
+            )
+            if card.prompts_max and computing >= card.prompts_max:
+                continue
             if running < card.running_max and fits:
                 self._run(job, name, slots[0])
                 return
@@ -302,6 +315,7 @@ class Naive:
         if not job.attempts:
             job.queue_ns = self.now - job.at_ns
         job.attempts += 1
+        job.computing = True
         job.place, job.since_ns = (card, slot), self.now
         need = first.prompt_tokens + job.limit
         self.full[(card, slot)] = ("run", need)
@@ -316,9 +330,9 @@ class Naive:
 
     def _end_sessions(self) -> None:
         assert self.policy is not None
-        for name, (heard, lane) in list(self.sessions.items()):
+        for name, expires_ns in list(self.sessions.items()):
             busy = any(not j.over and j.arrived.session == name for j in self.jobs.values())
-            old = self.now - heard >= self.policy.lanes[lane].idle_max_ns
+            old = self.now >= expires_ns
             if not busy and (old or name in self.closed):
                 reason = "closed" if name in self.closed else "expired"
                 self.out.append(act.SessionEnded(SessionId(name), reason))
@@ -330,11 +344,7 @@ class Naive:
         assert self.policy is not None
         due = [j.deadline_ns for j in self.jobs.values() if not j.over and not j.cancelled]
         busy = {j.arrived.session for j in self.jobs.values() if not j.over}
-        due += [
-            heard + self.policy.lanes[lane].idle_max_ns
-            for name, (heard, lane) in self.sessions.items()
-            if name not in busy
-        ]
+        due += [expires_ns for name, expires_ns in self.sessions.items() if name not in busy]
         at_ns = min(due, default=None)
         if at_ns == self.timer:
             return

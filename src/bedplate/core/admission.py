@@ -130,6 +130,16 @@ def withdraw(state: State, session: Session) -> None:
     session.admitted = False
 
 
+def rest_branch(session: Session, branch: Branch) -> None:
+    """Note that a branch has no turn now; the one that rested before gives its reservation back.
+
+    An agent that edits its history leaves a branch behind each time, and will not come back to it.
+    """
+    before, session.rested = session.rested, branch
+    if before is not None and before is not branch and not before.turns and session.admitted:
+        reserve(before, 0)
+
+
 def rest(session: Session) -> None:
     """Note that an admitted session has no turn now.
 

@@ -29,7 +29,7 @@ from bedplate.core.state import State
 from bedplate.core.writethrough import write_through
 
 SHIPPED = Rules(
-    rank=order.oldest_session,
+    rank=order.tail_risk,
     tenant_rank=fairness.tenant_rank,
     fits=admission.fits,
     plan=placement.plan,

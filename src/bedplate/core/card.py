@@ -20,6 +20,8 @@ from bedplate.core.state import State
 from bedplate.core.states import DROPPING, FREE, HELD, Card, Group, Slot, Turn
 
 Found = TypeVar("Found")
+Load = tuple[int, int, int, int]
+"""Place of a card among those that can start a turn."""
 
 
 def book(state: State, slot: Slot, blocks: int) -> None:
@@ -98,8 +100,26 @@ def leave(slot: Slot) -> None:
 
 
 def can_open(card: Card) -> bool:
-    """Tell whether the card may start another turn, room aside."""
-    return card.up and not card.draining and card.running < card.running_max
+    """Tell whether the card may start another turn, room aside.
+
+    One that computes as many prompts as it may is closed until one of them has its first token: an
+    engine computes prompts one after the other, so that another would only wait there, out of
+    reach of lanes and order.
+    """
+    if not card.up or card.draining or card.running >= card.running_max:
+        return False
+    return card.prompts_max == 0 or card.prompts < card.prompts_max
+
+
+def commit(state: State, turn: Turn, card: Card, tokens: int) -> None:
+    """Set how much of a turn's prompt its card has yet to compute; 0 once it is done."""
+    assert tokens >= 0
+    card.prompts += (tokens > 0) - (turn.fresh_tokens > 0)
+    card.prompt_tokens += tokens - turn.fresh_tokens
+    turn.fresh_tokens = tokens
+    assert card.prompts >= 0
+    assert card.prompt_tokens >= card.prompts
+    touch(state, card)
 
 
 def touch(state: State, card: Card) -> None:
@@ -110,9 +130,9 @@ def touch(state: State, card: Card) -> None:
     group.unranked[card.id] = card
 
 
-def rank(card: Card) -> tuple[int, int, int]:
-    """Return the order of placement: fewest running turns, then fewest used blocks, then index."""
-    return (card.running, card.used_blocks, card.index)
+def rank(card: Card) -> Load:
+    """Return the order of placement: least to compute, fewest turns, fewest blocks, then index."""
+    return (card.prompt_tokens, card.running, card.used_blocks, card.index)
 
 
 def any_open(group: Group) -> bool:
@@ -122,14 +142,14 @@ def any_open(group: Group) -> bool:
     """
     heap = _ranked(group)
     while heap:
-        card = group.cards[heap[0][2]]
+        card = group.cards[heap[0][3]]
         if can_open(card) and rank(card) == heap[0]:
             return True
         heapq.heappop(heap)
     return False
 
 
-def _ranked(group: Group) -> list[tuple[int, int, int]]:
+def _ranked(group: Group) -> list[Load]:
     """Return the heap of open cards with every change since the last look pushed."""
     if group.unranked:
         if len(group.open_heap) > 64 + 8 * len(group.cards):
@@ -159,10 +179,10 @@ def first_by_load(
     """
     heap = _ranked(group)
     found: Found | None = None
-    kept: list[tuple[int, int, int]] = []
+    kept: list[Load] = []
     while heap and tries > 0 and found is None:
         item = heapq.heappop(heap)
-        card = group.cards[item[2]]
+        card = group.cards[item[3]]
         if can_open(card) and rank(card) == item and item not in kept:
             kept.append(item)
             if takes(card, min_tokens):

@@ -43,6 +43,7 @@ def up(state: State, event: CardUp) -> None:
     card.kv = event.kv
     card.can_cut = event.can_cut
     card.running_max = min(event.running_max, event.slots)
+    card.prompts_max = event.prompts_max
     card.total_blocks = event.kv_tokens // block
     card.context_tokens = min(event.context_tokens, card.total_blocks * block)
     card.bytes_per_token = event.kv_bytes_per_token
@@ -87,7 +88,7 @@ def _lose(state: State, card: Card, reason: str) -> None:
     for turn in turns:
         settle.retry(state, turn, "engine_lost", f"card {card.id}: {reason}")
     for branch in branches:
-        settle.next_turn(state, branch)
+        settle.store_over(state, branch)
 
 
 def _unbind(card: Card) -> list[Turn]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bedplate.core import fairness, pool
 from bedplate.core.actions import Dispatch, LoadKv
-from bedplate.core.card import book, claim, leave, occupy, touch, unclaim
+from bedplate.core.card import book, claim, commit, leave, occupy, touch, unclaim
 from bedplate.core.placement import Plan, usable_tokens
 from bedplate.core.ready import dequeue, enqueue
 from bedplate.core.retention import drop_slot
@@ -20,6 +20,7 @@ from bedplate.core.states import (
     PLACED,
     RUNNING,
     WAITING,
+    Entry,
     Slot,
     Turn,
 )
@@ -46,14 +47,22 @@ def start(state: State, turn: Turn, way: Plan) -> None:
     fairness.charge_start(turn)
     card.running += 1
     assert card.running <= card.running_max, card.id
+    commit(state, turn, card, turn.prompt_tokens - _expected(way, turn))
     if slot.state == HELD:
         assert slot.branch is branch
-        claim(turn, slot, max(0, turn.need_blocks - slot.blocks))
+        claim(turn, slot, max(0, way.blocks - slot.blocks))
     else:
-        claim(turn, slot, turn.need_blocks)
+        claim(turn, slot, way.blocks)
     card.placed[turn.id] = turn
     touch(state, card)
     advance(state, turn)
+
+
+def _expected(way: Plan, turn: Turn) -> int:
+    """Return how much of the prompt the plan's KV saves."""
+    held: Slot | Entry = way.load if way.load is not None else way.slot
+    mine = held is way.load or way.slot.branch is turn.branch
+    return usable_tokens(held, turn, can_cut=way.card.can_cut) if mine else 0
 
 
 def _displace(state: State, slot: Slot) -> None:
@@ -125,6 +134,7 @@ def dispatch(state: State, turn: Turn) -> None:
         state.count("loads_used")
     expect = usable_tokens(slot, turn, can_cut=slot.card.can_cut)
     turn.expected_tokens = expect
+    commit(state, turn, slot.card, turn.prompt_tokens - expect)
     state.push_deadline(run_deadline_ns(state, turn), "run", turn.id)
     state.emit(
         Dispatch(
@@ -161,6 +171,7 @@ def leave_slot(state: State, turn: Turn) -> Slot:
         turn.dispatched_ns = 0
     turn.slot = None
     turn.loaded = False
+    commit(state, turn, card, 0)
     leave(slot)
     card.running -= 1
     tenant = turn.branch.session.tenant

@@ -67,6 +67,9 @@ def _card(card: Card) -> None:
     _require(all(slot in card.free for slot in unused), "INV-04", card.id)
     running = sum(1 for slot in card.slots if slot.turn is not None)
     _require(running == card.running <= max(card.running_max, 0), "INV-04", card.id)
+    fresh = [slot.turn.fresh_tokens for slot in card.slots if slot.turn is not None]
+    _require(sum(fresh) == card.prompt_tokens, "INV-04", card.id)
+    _require(sum(1 for tokens in fresh if tokens) == card.prompts, "INV-04", card.id)
     for slot in card.slots:
         _slot(slot)
 

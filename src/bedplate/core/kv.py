@@ -59,7 +59,7 @@ def _store_over(state: State, slot: Slot) -> None:
         drop_slot(state, slot)
     else:
         touch(state, slot.card)
-    settle.next_turn(state, branch)
+    settle.store_over(state, branch)
 
 
 def loaded(state: State, event: KvLoaded) -> None:

@@ -18,18 +18,23 @@ from bedplate.core.card import can_open, first_by_load, free_slot, takes
 from bedplate.core.retention import victims_for
 from bedplate.core.state import State
 from bedplate.core.states import HELD, Card, Entry, Slot, Turn
+from bedplate.core.units import blocks_for
 
 CARDS_TRIED_MAX = 4
 """Cards looked at for one turn in one step, least loaded first."""
 
 
 class Plan(NamedTuple):
-    """A way to run a turn now: drop `victims`, fill `slot` from `load` if given, dispatch."""
+    """A way to run a turn now: drop `victims`, fill `slot` from `load` if given, dispatch.
+
+    The turn occupies `blocks` of the card: what it may grow to, or what is loaded, if that is more.
+    """
 
     card: Card
     slot: Slot
     victims: list[Slot]
     load: Entry | None
+    blocks: int
 
 
 def usable_tokens(held: Slot | Entry, turn: Turn, *, can_cut: bool) -> int:
@@ -74,7 +79,7 @@ def plan(state: State, turn: Turn) -> Plan | None:
             extra = max(0, turn.need_blocks - home.blocks)
             victims = victims_for(state, home.card, turn, blocks=extra, need_slot=False, keep=home)
             if victims is not None:
-                return Plan(home.card, home, victims, None)
+                return Plan(home.card, home, victims, None, turn.need_blocks)
         if home.dirty and home.card.kv == "full":
             turn.why = "home_busy"
             return None
@@ -87,13 +92,15 @@ def plan(state: State, turn: Turn) -> Plan | None:
         if card.id in avoid:
             return None
         slot = free_slot(card)
-        victims = victims_for(
-            state, card, turn, blocks=turn.need_blocks, need_slot=slot is None, keep=None
-        )
+        source = load if _worth_loading(load, turn, card) else None
+        blocks = turn.need_blocks
+        if source is not None:
+            blocks = max(blocks, blocks_for(source.tokens, state.policy.block_tokens))
+        victims = victims_for(state, card, turn, blocks=blocks, need_slot=slot is None, keep=None)
         if victims is None:
             return None
         chosen = slot if slot is not None else victims[0]
-        return Plan(card, chosen, victims, load if _worth_loading(load, turn, card) else None)
+        return Plan(card, chosen, victims, source, blocks)
 
     way = first_by_load(turn.branch.group, min_tokens=length, tries=tries, attempt=attempt)
     if way is None:
@@ -115,8 +122,8 @@ def untried(turn: Turn) -> bool:
 
 
 def _worth_loading(load: Entry | None, turn: Turn, card: Card) -> bool:
-    """Tell whether the entry helps, and fits the blocks that the turn has anyway."""
-    if load is None or card.kv != "full" or load.tokens > turn.prompt_tokens + turn.limit_tokens:
+    """Tell whether the entry helps, and the card can hold it whole; it is cut back there."""
+    if load is None or card.kv != "full" or not takes(card, load.tokens):
         return False
     return _saves(load, turn, card)
 

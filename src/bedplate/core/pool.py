@@ -50,6 +50,17 @@ def give(state: State, branch: Branch, entry: Entry) -> None:
     state.lru[entry.lane][entry.id] = entry
 
 
+def share(parent: Branch, fork: Branch) -> None:
+    """Pin the parent's pool copy, if it has one, for a fork that will start from it."""
+    entry = parent.entry
+    if entry is None or entry.state != STORED:
+        return
+    assert entry.tenant is fork.session.tenant
+    fork.source = entry
+    fork.source_tokens = entry.shared_tokens
+    pin(entry)
+
+
 def pin(entry: Entry) -> None:
     """Take a reference: the entry stays until `unpin`."""
     assert entry.state == STORED

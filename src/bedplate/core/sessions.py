@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bedplate.core import admission, pool, settle
+from bedplate.core import admission, order, pool, settle
 from bedplate.core.actions import SessionEnded
 from bedplate.core.events import TurnArrived
 from bedplate.core.ids import BranchId, SessionId
 from bedplate.core.limits import BRANCHES_MAX
 from bedplate.core.retention import drop_slot
 from bedplate.core.state import State
-from bedplate.core.states import HELD, STORED, STORING, Branch, Group, Session, Tenant
+from bedplate.core.states import HELD, STORING, Branch, Group, Session, Tenant
 
 
 def branch_for(state: State, event: TurnArrived, payer: Tenant, group: Group) -> Branch:
@@ -34,7 +34,7 @@ def branch_for(state: State, event: TurnArrived, payer: Tenant, group: Group) ->
         _forget_oldest(state, session, event.fork_of)
         branch = Branch(event.branch, session, group, state.now_ns)
         session.branches[branch.id] = branch
-        _share(event, session, branch)
+        _inherit(event, session, branch)
     return branch
 
 
@@ -56,16 +56,17 @@ def evictable(state: State, payer: Tenant) -> Session | None:
     return next(iter(most.resting.values()), None)
 
 
-def _share(event: TurnArrived, session: Session, branch: Branch) -> None:
-    """Pin the parent's pool copy for a fork that can start from it."""
+def _inherit(event: TurnArrived, session: Session, branch: Branch) -> None:
+    """Let a fork start from its parent's pool copy, once that is written if it is being written."""
     parent = session.branches.get(BranchId(event.fork_of))
-    if parent is None or parent is branch or parent.entry is None or event.reuse_tokens == 0:
+    if parent is None or parent is branch or event.reuse_tokens == 0:
         return
-    if parent.group is branch.group and parent.entry.state == STORED:
-        assert parent.entry.tenant is session.tenant
-        branch.source = parent.entry
-        branch.source_tokens = parent.entry.shared_tokens
-        pool.pin(parent.entry)
+    if parent.group is not branch.group:
+        return
+    if _storing(parent):
+        branch.awaits = parent
+    else:
+        pool.share(parent, branch)
 
 
 def full(session: Session, keep: int) -> bool:
@@ -99,6 +100,9 @@ def close(state: State, session: Session, reason: str) -> None:
     if session.closing:
         return
     session.closing = reason
+    ended_ns = max((branch.ended_ns for branch in session.branches.values()), default=0)
+    if ended_ns:
+        order.note_end(session.group, session, ended_ns)
     session.tenant.sessions -= 1
     session.tenant.resting.pop(session.id, None)
     admission.withdraw(state, session)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bedplate.core import admission, fairness, ready, tenant
+from bedplate.core import admission, fairness, pool, ready, tenant
 from bedplate.core import lane as line
 from bedplate.core.actions import CancelTurn, FailTurn, Refuse, Settled
 from bedplate.core.dispatch import leave_slot
@@ -87,6 +87,8 @@ def end_turn(state: State, turn: Turn, status: str, *, cached_tokens: int = 0) -
     session.expires_ns = state.now_ns + lane.idle_max_ns
     if session.expires_ns < session.idle_ns:  # its lane now, or the policy, is less patient
         watch_idle(state, session, session.expires_ns)
+    if not branch.turns:
+        admission.rest_branch(session, branch)
     if session.open_turns == 0:
         admission.rest(session)
         if not session.closing:
@@ -148,11 +150,25 @@ def next_turn(state: State, branch: Branch) -> None:
     if turn.state != BEHIND:
         return
     slot = branch.slot
-    if slot is not None and slot.state == STORING:
+    if branch.awaits is not None or (slot is not None and slot.state == STORING):
         turn.why = "store_in_flight"
         return
     assert slot is None or slot.state == HELD
     admission.request(state, turn)
+
+
+def store_over(state: State, branch: Branch) -> None:
+    """Let a branch go on whose store ended, well or not, and the forks that waited for its copy.
+
+    Cost: O(branches of the session).
+    """
+    next_turn(state, branch)
+    for fork in branch.session.branches.values():
+        if fork.awaits is branch:
+            fork.awaits = None
+            if fork.turns:
+                pool.share(branch, fork)
+                next_turn(state, fork)
 
 
 def give_up(state: State, turn: Turn, detail: str) -> None:

@@ -100,7 +100,8 @@ class Tenant:
 class Session:
     """One agent run. `closing` names why it ends, empty while it lives.
 
-    `serial` numbers sessions in the order in which they began. `idle_ns` is the idle deadline that
+    `serial` numbers sessions in the order in which they began. `rested` is the branch whose turn
+    ended last: only it and those with turns hold a reservation. `idle_ns` is the idle deadline that
     was pushed last; it or an earlier one is pending.
     """
 
@@ -116,6 +117,7 @@ class Session:
         "lane",
         "lease_ns",
         "open_turns",
+        "rested",
         "serial",
         "tenant",
     )
@@ -136,13 +138,15 @@ class Session:
         self.expires_ns = 0
         self.idle_ns = 0
         self.closing = ""
+        self.rested: Branch | None = None
 
 
 class Branch:
     """One line of a session's tree and where its KV is: on a card, in the pool, or nowhere.
 
     `source` is the parent's pool entry that a fresh fork will load, pinned until then, and
-    `source_tokens` its leading tokens on the line that the fork left. `card` is where a turn of it
+    `source_tokens` its leading tokens on the line that the fork left; `awaits` is the parent while
+    that entry is on its way to the pool. `card` is where a turn of it
     last ran.
     `reserved_tokens` is its part of the session's admission.
     """
@@ -151,6 +155,7 @@ class Branch:
         "area_card",
         "area_mark_ns",
         "area_pool",
+        "awaits",
         "card",
         "ended_ns",
         "entry",
@@ -173,6 +178,7 @@ class Branch:
         self.entry: Entry | None = None
         self.source: Entry | None = None
         self.source_tokens = 0
+        self.awaits: Branch | None = None
         self.card = ""
         self.reserved_tokens = 0
         self.ended_ns = 0
@@ -186,7 +192,8 @@ class Turn:
 
     `end_reason` is set when it will end at the engine's next word. `card` is where it was last
     dispatched, empty before. `failed_on` are cards that were up and could not run it. `rank` is its
-    place in line, from when it began to wait there, `charged` what its tenant paid ahead for it.
+    place in line, from when it began to wait there, `charged` what its tenant paid ahead for it,
+    `fresh_tokens` what its card has yet to compute of its prompt, 0 from the first token on.
     """
 
     __slots__ = (
@@ -203,6 +210,7 @@ class Turn:
         "exact",
         "expected_tokens",
         "failed_on",
+        "fresh_tokens",
         "id",
         "lane",
         "limit_tokens",
@@ -261,6 +269,7 @@ class Turn:
         self.why = ""
         self.rank: tuple[int, ...] = ()
         self.charged = 0
+        self.fresh_tokens = 0
 
 
 class Slot:
@@ -309,7 +318,8 @@ class Card:
 
     Blocks: `used` = Σ slot.blocks; `dropping` of these will be free on acknowledgement; `claimed`
     is promised to placed turns: used − dropping + claimed ≤ total (INV-01). `busy`: those of slots
-    that have a turn. `free` is a heap of slots that may be FREE (others are skipped), `idle` those
+    that have a turn. `prompts` turns are on their way to their first token, with `prompt_tokens` to
+    be computed. `free` is a heap of slots that may be FREE (others are skipped), `idle` those
     that keep KV without a turn, least recently used first.
     """
 
@@ -331,6 +341,9 @@ class Card:
         "level",
         "partition",
         "placed",
+        "prompt_tokens",
+        "prompts",
+        "prompts_max",
         "report",
         "running",
         "running_max",
@@ -351,6 +364,9 @@ class Card:
         self.draining = False
         self.running = 0
         self.running_max = 0
+        self.prompts = 0
+        self.prompts_max = 0
+        self.prompt_tokens = 0
         self.total_blocks = 0
         self.used_blocks = 0
         self.busy_blocks = 0
@@ -370,13 +386,14 @@ class Card:
 class Group:
     """Cards that serve one model, and the turns that wait for any of them.
 
-    `open_heap` orders cards that can start a turn by (running, used blocks, index); entries go
+    `open_heap` orders cards that can start a turn by `card.rank`; entries go
     stale when a card changes and are skipped; `unranked` are cards that changed since the heap was
     last used. `queues[lane][tenant]` are the ready turns, `admit_queues` those whose session is not
     admitted, each by rank. `virtual[lane][tenant]` is what a tenant was served by weight, and
     `floors[lane]` the least of those that waited at the latest start (`fairness`). `owed[lane]` is
-    the work, in thousandths of cost, that a lane may do before those above it. `idle[lane]` are
-    admitted sessions without a turn, in the order in which their leases run out.
+    the work, in thousandths of cost, that a lane may do before those above it. `tail_ns[lane]` is
+    the time that 95 % of the lane's sessions took at most (`order`). `idle[lane]` are admitted
+    sessions without a turn, in the order in which their leases run out.
     """
 
     __slots__ = (
@@ -394,6 +411,7 @@ class Group:
         "open_heap",
         "owed",
         "queues",
+        "tail_ns",
         "unranked",
         "virtual",
         "wake_ns",
@@ -403,7 +421,7 @@ class Group:
         self.model = model
         self.block_tokens = block_tokens
         self.cards: list[Card] = []
-        self.open_heap: list[tuple[int, int, int]] = []
+        self.open_heap: list[tuple[int, int, int, int]] = []
         self.unranked: dict[CardId, Card] = {}
         self.bound_cards: dict[CardId, Card] = {}
         self.capacity_tokens = 0
@@ -412,6 +430,7 @@ class Group:
         self.admitted_tokens = 0
         self.wake_ns = 0
         self.owed = [0, 0, 0]
+        self.tail_ns = [0, 0, 0]
         self.virtual: list[dict[TenantId, int]] = [{}, {}, {}]
         self.floors = [0, 0, 0]
         self.queues: list[dict[TenantId, list[Turn]]] = [{}, {}, {}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bedplate.core import admission, fairness, sessions, settle, tenant
 from bedplate.core.actions import FailTurn, Refuse
+from bedplate.core.card import commit
 from bedplate.core.dispatch import leave_slot, run_deadline_ns, scrap_slot
 from bedplate.core.events import (
     DispatchFailed,
@@ -130,6 +131,8 @@ def started(state: State, event: TurnStarted) -> None:
     elif event.cached_tokens < turn.expected_tokens:
         state.count("cache_refuted")
     turn.why = "decoding"
+    assert turn.slot is not None
+    commit(state, turn, turn.slot.card, 0)
 
 
 def emitted(state: State, event: TokensEmitted) -> None:

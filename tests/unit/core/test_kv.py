@@ -290,3 +290,54 @@ def test_stale_answers_change_nothing() -> None:
         assert core.tell(event) == (), event
     more(core, "b", "s")
     assert core.one(act.Dispatch).expect_cached_tokens == 30
+
+
+def test_a_fork_loads_an_entry_longer_than_itself_and_it_is_cut_back() -> None:
+    core = Steps()
+    core.card(slots=3, running_max=3)
+    core.keep("a", "s")  # 30 tokens, of which the fork keeps 20
+    core.arrive(
+        "f", "s", branch=BranchId(1), fork_of=0, prompt_tokens=21, reuse_tokens=20, limit_tokens=1
+    )
+    load = core.one(act.LoadKv)
+    core.loaded(load)
+    order = core.one(act.Dispatch)
+    assert (order.expect_cached_tokens, order.loaded) == (20, True)
+
+
+def test_a_fork_waits_for_its_parents_copy_that_is_being_written() -> None:
+    core = Steps()
+    core.card(slots=3, running_max=3)
+    core.arrive("a", "s")
+    core.end("a")
+    store = core.one(act.StoreKv)
+    fork = {"branch": BranchId(1), "fork_of": 0, "prompt_tokens": 25, "reuse_tokens": 20}
+    core.arrive("f", "s", **fork)
+    assert core.said(act.Dispatch) == []
+    core.stored(store)
+    assert core.one(act.LoadKv).entry == store.entry
+
+
+def test_a_fork_goes_on_when_its_parents_copy_could_not_be_written() -> None:
+    core = Steps()
+    core.card(slots=3, running_max=3)
+    core.arrive("a", "s")
+    core.end("a")
+    store = core.one(act.StoreKv)
+    fork = {"branch": BranchId(1), "fork_of": 0, "prompt_tokens": 25, "reuse_tokens": 20}
+    core.arrive("f", "s", **fork)
+    core.lost("store", store)
+    assert core.one(act.Dispatch).expect_cached_tokens == 0
+
+
+def test_branches_that_an_agent_left_behind_hold_no_reservation() -> None:
+    core = Steps(pool_bytes_max=0)
+    core.card(slots=4, running_max=1)
+    for number in range(8):  # each edits its history: a new branch, the one before is left
+        fork = {"branch": BranchId(number), "fork_of": number - 1}
+        core.arrive(f"t{number}", "s", **fork)
+        for drop in core.said(act.DropKv):
+            core.dropped(drop)
+        core.end(f"t{number}")
+    (group,) = core.base.state.groups.values()
+    assert group.admitted_tokens == 30

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from bedplate.core import actions as act
-from bedplate.core.ids import BranchId, TenantId
+from bedplate.core import events as ev
+from bedplate.core.ids import BranchId, ModelId, TenantId, TurnId
 from bedplate.core.limits import PASSED_OVER_MAX
-from tests.unit.core.steps import FREE, Steps
+from bedplate.core.units import SECOND_NS
+from tests.unit.core.steps import FREE, LANE, Steps
 
 
 def served(core: Steps, first: str) -> list[str]:
@@ -88,7 +90,7 @@ def test_reservation_is_prompt_and_limit_in_blocks() -> None:
 
 
 def test_large_turn_is_passed_over_only_so_often() -> None:
-    core = Steps()
+    core = Steps(fair_quantum=0)
     core.card(slots=2, running_max=2)
     core.arrive("half-0", prompt_tokens=60, tenant=TenantId("small"))
     core.arrive("large", prompt_tokens=180, tenant=TenantId("large"))
@@ -121,3 +123,66 @@ def test_branches_of_a_session_run_side_by_side_and_turns_of_a_branch_in_order()
     assert core.one(act.Dispatch).turn == "c"
     core.end("a")
     assert core.one(act.Dispatch).turn == "b"
+
+
+def test_a_card_computes_no_more_prompts_than_it_may() -> None:
+    core = Steps()
+    core.card(slots=3, running_max=3, prompts_max=1)
+    core.arrive("a")
+    core.arrive("b")
+    assert core.said(act.Dispatch) == []
+    core.tell(ev.TurnStarted(TurnId("a"), 1, 20, 0))
+    assert core.one(act.Dispatch).turn == "b"
+
+
+def test_a_turn_goes_to_the_card_that_has_least_to_compute() -> None:
+    core = Steps()
+    core.card("c0", slots=3, running_max=3)
+    core.card("c1", slots=3, running_max=3)
+    core.arrive("long", prompt_tokens=90)
+    for turn in ("b", "c", "d"):
+        core.arrive(turn)
+        assert core.one(act.Dispatch).card == "c1"
+
+
+def test_less_work_goes_first() -> None:
+    core = one_slot()
+    core.arrive("long", prompt_tokens=90)
+    core.arrive("short", prompt_tokens=10)
+    assert served(core, "first") == ["short", "long"]
+
+
+def test_a_session_in_the_tail_goes_first() -> None:
+    core = one_slot()
+    core.base.state.groups[ModelId("m")].tail_ns = [SECOND_NS] * 3
+    core.arrive("old", "s")
+    core.end("first", kv_tokens=0)
+    core.dropped(core.one(act.DropKv))
+    core.end("old", kv_tokens=0, prompt_tokens=20)
+    core.dropped(core.one(act.DropKv))
+    core.arrive("first again")
+    core.tell(ev.TimerFired(), after_ns=2 * SECOND_NS)
+    core.arrive("new", prompt_tokens=10)
+    core.arrive("old again", "s", prompt_tokens=90)
+    assert served(core, "first again") == ["old again", "new"]
+
+
+def test_a_lower_lane_gets_its_minimum_share() -> None:
+    lanes = (LANE, LANE._replace(share_permille=100, queue_max=100), LANE)
+    core = one_slot(lanes=(lanes[0]._replace(queue_max=100), lanes[1], lanes[2]))
+    for number in range(40):
+        core.arrive(f"i{number}", lane=0)
+        core.arrive(f"s{number}", lane=1)
+    order = [turn[0] for turn in served(core, "first")]
+    assert order[:36].count("s") == 3
+
+
+def test_tenants_get_service_by_weight() -> None:
+    tenants = (FREE._replace(tenant=TenantId("a"), weight=3),)
+    lanes = (LANE._replace(queue_max=100),) * 3
+    core = one_slot(fair_quantum=0, lanes=lanes, tenants=tenants)
+    for number in range(12):
+        core.arrive(f"a{number}", tenant=TenantId("a"))
+        core.arrive(f"b{number}", tenant=TenantId("b"))
+    order = [turn[0] for turn in served(core, "first")[:12]]
+    assert order.count("a") == 9
