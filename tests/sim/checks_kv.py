@@ -283,6 +283,8 @@ class Retention(Check):
         for number, slot in enumerate(card.slots):
             if slot is dropped or slot.op or slot.turn or slot.broken or not self._at_rest(slot):
                 continue
+            if slot.idle_since_ns == now and not slot.clean:
+                continue  # it is stored first
             less = self._worth(slot)
             if worth > less:
                 complaint = f"{action}: worth {worth}; slot {number} is worth {less}"

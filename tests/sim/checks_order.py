@@ -125,8 +125,8 @@ class Observer:
                 idle += 1
         running = sum(1 for _ in card.running())
         room = up.kv_tokens // self._block()
-        if up.prompts_max and self.book.computing(card) >= up.prompts_max:
-            return False
+        if up.prompt_streams and self.book.computing(card) >= up.prompt_streams:
+            return False  # how much more may wait there depends on its pace
         return idle > 0 and running < up.running_max and self.blocks(whole) <= room - used
 
     def _other(self, turn: Turn, whole: int) -> bool:

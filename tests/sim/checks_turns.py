@@ -114,9 +114,6 @@ class Limits(Check):
         self.need(whole <= most, f"{action}: {whole} tokens, card takes {most}")
         running = sum(1 for _ in card.running())
         self.need(running < card.up.running_max, f"{action}: {running} run on {card.up.card}")
-        computing, prompts_max = book.computing(card), card.up.prompts_max
-        few = not prompts_max or computing < prompts_max
-        self.need(few, f"{action}: {computing} prompts are computed on {card.up.card}")
         tenant = book.tenant_policy(turn.arrived.tenant)
         if tenant.running_max and book.now - book.policy_ns > PLACED_NS:
             busy = sum(

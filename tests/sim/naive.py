@@ -303,7 +303,7 @@ class Naive:
             computing = sum(
                 1 for j in self.jobs.values() if j.place and j.place[0] == name and j.computing
             )
-            if card.prompts_max and computing >= card.prompts_max:
+            if card.prompt_streams and computing >= card.prompt_streams:
                 continue
             if running < card.running_max and fits:
                 self._run(job, name, slots[0])

@@ -115,7 +115,7 @@ def _card(rng: random.Random, number: int, models: tuple[ModelId, ...]) -> CardU
         kv_tokens=kv_tokens,
         context_tokens=kv_tokens * rng.choice((50, 100)) // 100,
         kv_bytes_per_token=1000,
-        prompts_max=rng.choice((0, 0, 1, 2)),
+        prompt_streams=rng.choice((0, 0, 1, 2)),
     )
 
 

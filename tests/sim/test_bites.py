@@ -300,15 +300,6 @@ WRONG: dict[str, tuple[str, list[Step]]] = {
             (arrives("d", "q"), [runs("d", "q", 2)]),
         ],
     ),
-    "limits: more prompts than the card computes": (
-        "limits",
-        [
-            (ev.PolicyChanged(POLICY), []),
-            (card(prompts_max=1), []),
-            (arrives("a", "s"), [runs("a")]),
-            (arrives("b", "r"), [runs("b", "r", 1)]),
-        ],
-    ),
     "limits: more than the tenant runs": (
         "limits",
         [

@@ -52,8 +52,8 @@ class LlamacppEngine(Section):
     cards: int = Field(default=2, ge=1, le=64, description="Worker processes; each is a card.")
     slots: int = Field(default=8, ge=1, le=256, description="Sequences that one card holds.")
     running_max: Slots = Field(default=1, description="Turns that one card runs at once.")
-    prompts_max: Prompts = Field(
-        default=1, description="Prompts that one card computes at once; 0 for no limit."
+    prompt_streams: Prompts = Field(
+        default=1, description="Prompts that it computes side by side; 0 lets all wait there."
     )
     kv_tokens: int = Field(
         default=16_384,
@@ -157,8 +157,8 @@ class OpenaiEngine(Section):
     )
     slots: Slots = Field(default=16, description="Sequences that core lets the endpoint hold.")
     running_max: Slots = Field(default=16, description="Turns that run there at once.")
-    prompts_max: Prompts = Field(
-        default=4, description="Prompts that are computed there at once; 0 for no limit."
+    prompt_streams: Prompts = Field(
+        default=1, description="Prompts that it computes side by side; 0 lets all wait there."
     )
     kv_tokens: int = Field(
         default=131_072, ge=1, le=KV_TOKENS_MAX, description="KV room that core counts for it."

@@ -20,6 +20,8 @@ from bedplate.core.state import State
 from bedplate.core.states import DROPPING, FREE, HELD, Card, Group, Slot, Turn
 
 Found = TypeVar("Found")
+PROMPT_TOKENS = 4_096
+"""Prompt tokens that wait at a card whose pace is not known."""
 Load = tuple[int, int, int, int]
 """Place of a card among those that can start a turn."""
 
@@ -102,13 +104,27 @@ def leave(slot: Slot) -> None:
 def can_open(card: Card) -> bool:
     """Tell whether the card may start another turn, room aside.
 
-    One that computes as many prompts as it may is closed until one of them has its first token: an
-    engine computes prompts one after the other, so that another would only wait there, out of
-    reach of lanes and order.
+    One that has enough to compute is closed: an engine computes prompts one after the other, so
+    that another would only wait there, out of reach of lanes and order.
     """
     if not card.up or card.draining or card.running >= card.running_max:
         return False
-    return card.prompts_max == 0 or card.prompts < card.prompts_max
+    return card.prompt_streams == 0 or card.prompt_tokens < prompt_budget(card)
+
+
+def prompt_budget(card: Card) -> int:
+    """Return how many prompt tokens the card should have to compute at most."""
+    return card.prompt_streams * PROMPT_TOKENS
+
+
+def takes_prompt(card: Card, tokens: int) -> bool:
+    """Tell whether a turn that computes so many tokens may go there beside the others.
+
+    One prompt a stream always may, however long.
+    """
+    if card.prompts < card.prompt_streams or card.prompt_streams == 0:
+        return True
+    return card.prompt_tokens + tokens <= prompt_budget(card)
 
 
 def commit(state: State, turn: Turn, card: Card, tokens: int) -> None:

@@ -43,7 +43,7 @@ def up(state: State, event: CardUp) -> None:
     card.kv = event.kv
     card.can_cut = event.can_cut
     card.running_max = min(event.running_max, event.slots)
-    card.prompts_max = event.prompts_max
+    card.prompt_streams = event.prompt_streams
     card.total_blocks = event.kv_tokens // block
     card.context_tokens = min(event.context_tokens, card.total_blocks * block)
     card.bytes_per_token = event.kv_bytes_per_token

@@ -177,8 +177,8 @@ class CardUp(NamedTuple):
 
     `kv`: full (store, load, drop) | hints (the engine keeps its own cache) | none.
     `can_cut`: a stored KV may be cut back to a shorter prefix. `context_tokens` is the longest
-    single session. `kv_bytes_per_token` sizes stores before they are measured. `prompts_max`:
-    prompts that are computed there at once, 0 for as many as may run.
+    single session. `kv_bytes_per_token` sizes stores before they are measured. `prompt_streams`:
+    prompts that it computes side by side, 0 if nobody cares how many wait there.
     """
 
     card: CardId
@@ -191,7 +191,7 @@ class CardUp(NamedTuple):
     kv_tokens: int
     context_tokens: int
     kv_bytes_per_token: int
-    prompts_max: int = 0
+    prompt_streams: int = 0
 
 
 class CardDown(NamedTuple):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bedplate.core.card import can_open, first_by_load, free_slot, takes
+from bedplate.core.card import can_open, first_by_load, free_slot, takes, takes_prompt
 from bedplate.core.retention import victims_for
 from bedplate.core.state import State
 from bedplate.core.states import HELD, Card, Entry, Slot, Turn
@@ -75,7 +75,7 @@ def plan(state: State, turn: Turn) -> Plan | None:
     """
     home = home_of(turn)
     if home is not None:
-        if can_open(home.card):
+        if can_open(home.card) and takes_prompt(home.card, _fresh(home, turn, home.card)):
             extra = max(0, turn.need_blocks - home.blocks)
             victims = victims_for(state, home.card, turn, blocks=extra, need_slot=False, keep=home)
             if victims is not None:
@@ -93,6 +93,8 @@ def plan(state: State, turn: Turn) -> Plan | None:
             return None
         slot = free_slot(card)
         source = load if _worth_loading(load, turn, card) else None
+        if not takes_prompt(card, _fresh(source, turn, card)):
+            return None
         blocks = turn.need_blocks
         if source is not None:
             blocks = max(blocks, blocks_for(source.tokens, state.policy.block_tokens))
@@ -106,6 +108,12 @@ def plan(state: State, turn: Turn) -> Plan | None:
     if way is None:
         turn.why = "no_room"
     return way
+
+
+def _fresh(held: Slot | Entry | None, turn: Turn, card: Card) -> int:
+    """Return how many prompt tokens the card would compute."""
+    saved = usable_tokens(held, turn, can_cut=card.can_cut) if held is not None else 0
+    return turn.prompt_tokens - saved
 
 
 def untried(turn: Turn) -> bool:

@@ -35,7 +35,7 @@ def victims_for(
     missing = blocks - spare_blocks(card)
     if missing <= 0 and not need_slot:
         return []
-    idle = _candidates(card, turn, missing, keep)
+    idle = _candidates(state, card, turn, missing, keep)
     idle.sort(key=lambda s: state.rules.worth(state, s))
     chosen: list[Slot] = []
     for slot in idle:
@@ -47,17 +47,24 @@ def victims_for(
     return chosen if missing <= 0 and not need_slot else None
 
 
-def _candidates(card: Card, turn: Turn, missing: int, keep: Slot | None) -> list[Slot]:
+def _candidates(
+    state: State, card: Card, turn: Turn, missing: int, keep: Slot | None
+) -> list[Slot]:
     """Return idle slots, least recently used first: a bounded number, or as many as it takes."""
     found: list[Slot] = []
     for slot in card.idle.values():
-        if slot is keep or not held_by(slot) or _bound(slot, turn):
+        if slot is keep or not held_by(slot) or _bound(slot, turn) or _to_store(state, slot):
             continue
         found.append(slot)
         missing -= slot.blocks
         if len(found) >= IDLE_SCAN_MAX and missing <= 0:
             break
     return found
+
+
+def _to_store(state: State, slot: Slot) -> bool:
+    """Tell whether the slot became idle in this step: it is stored first, which is soon done."""
+    return writes_through(state, slot) and slot in state.loose
 
 
 def _bound(slot: Slot, turn: Turn) -> bool:
@@ -116,6 +123,11 @@ def drop_slot(state: State, slot: Slot) -> None:
         slot.card.dropping_blocks += slot.blocks
         state.emit(DropKv(slot.card.id, slot.id))
     touch(state, slot.card)
+
+
+def writes_through(state: State, slot: Slot) -> bool:
+    """Tell whether the slot holds what the pool should have."""
+    return slot.dirty and slot.card.kv == "full" and state.policy.pool_bytes_max > 0
 
 
 def store_slot(state: State, slot: Slot) -> str:

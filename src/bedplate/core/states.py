@@ -341,9 +341,9 @@ class Card:
         "level",
         "partition",
         "placed",
+        "prompt_streams",
         "prompt_tokens",
         "prompts",
-        "prompts_max",
         "report",
         "running",
         "running_max",
@@ -365,7 +365,7 @@ class Card:
         self.running = 0
         self.running_max = 0
         self.prompts = 0
-        self.prompts_max = 0
+        self.prompt_streams = 0
         self.prompt_tokens = 0
         self.total_blocks = 0
         self.used_blocks = 0

@@ -11,7 +11,7 @@ from bedplate.core import settle
 from bedplate.core.card import held_by
 from bedplate.core.cards import vacate
 from bedplate.core.ready import dequeue
-from bedplate.core.retention import drop_slot, store_slot
+from bedplate.core.retention import NOW, drop_slot, store_slot, writes_through
 from bedplate.core.state import State
 from bedplate.core.states import BEHIND, READY, Slot
 
@@ -37,7 +37,7 @@ def _settle_slot(state: State, slot: Slot) -> None:
         turn.state = BEHIND
     if slot.card.draining:
         vacate(state, slot)
-    elif slot.card.kv == "full" and slot.dirty and state.policy.pool_bytes_max > 0:
-        store_slot(state, slot)
+    elif writes_through(state, slot) and store_slot(state, slot) != NOW:
+        state.stir(slot.card.group)  # it was spared for the store, and may go now
     if waiting:
         settle.next_turn(state, branch)

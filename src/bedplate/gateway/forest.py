@@ -186,7 +186,8 @@ class Forest:
             return
         self._turns -= len(session.owners)
         if session.name:
-            del self._names[session.tenant, session.name]
+            if self.by_name(session.tenant, session.name) is session:  # not a later one by now
+                del self._names[session.tenant, session.name]
             return
         for branch in session.branches.values():
             self.heads.remove(branch.head, branch)

@@ -96,7 +96,7 @@ class MoveCost:
 class CardProfile:
     """One card with one model and engine, as the core is told of it and as the twin times it.
 
-    The fields from `kv` to `kv_bytes_per_token`, and `prompts_max`, are those of
+    The fields from `kv` to `kv_bytes_per_token`, and `prompt_streams`, are those of
     `core.events.CardUp`. `begin_ns`
     passes between the dispatch of a turn and its first step (request, tokenising, slot), `end_ns`
     between its last step and the news of its end. `evidence` says what the times rest on: measured
@@ -129,4 +129,4 @@ class CardProfile:
     end_ns: float = 0.0
     cell_ns: float = 0.0
     contention: float = 0.0
-    prompts_max: int = 1
+    prompt_streams: int = 1

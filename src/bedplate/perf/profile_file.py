@@ -168,7 +168,7 @@ class _Card(Section):
     end_ns: _Time = 0.0
     cell_ns: _Time = 0.0
     contention: _Share = 0.0
-    prompts_max: int = Field(default=1, ge=0)
+    prompt_streams: int = Field(default=1, ge=0)
 
 
 class _Batching(Section):

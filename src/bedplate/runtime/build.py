@@ -92,7 +92,7 @@ def _settings(section: LlamacppEngine, service: ServiceConfig) -> Settings:
         cards=section.cards,
         slots=section.slots,
         running_max=section.running_max,
-        prompts_max=section.prompts_max,
+        prompt_streams=section.prompt_streams,
         kv_tokens=section.kv_tokens,
         kv_type=section.kv_type,
         batch_tokens=section.batch_tokens,

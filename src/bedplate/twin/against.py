@@ -221,7 +221,7 @@ def as_recorded(profile: CardProfile, up: CardUp) -> CardProfile:
         kv_tokens=up.kv_tokens,
         context_tokens=up.context_tokens,
         kv_bytes_per_token=up.kv_bytes_per_token,
-        prompts_max=up.prompts_max,
+        prompt_streams=up.prompt_streams,
     )
 
 

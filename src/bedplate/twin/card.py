@@ -124,7 +124,7 @@ class VirtualCard:
             kv_tokens=profile.kv_tokens,
             context_tokens=profile.context_tokens,
             kv_bytes_per_token=profile.kv_bytes_per_token,
-            prompts_max=profile.prompts_max,
+            prompt_streams=profile.prompt_streams,
         )
 
     def start(self, *, heard: bool = True) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bedplate.core import actions as act
 from bedplate.core import events as ev
+from bedplate.core.card import PROMPT_TOKENS
 from bedplate.core.ids import BranchId, ModelId, TenantId, TurnId
 from bedplate.core.limits import PASSED_OVER_MAX
 from bedplate.core.units import SECOND_NS
@@ -125,14 +126,19 @@ def test_branches_of_a_session_run_side_by_side_and_turns_of_a_branch_in_order()
     assert core.one(act.Dispatch).turn == "b"
 
 
-def test_a_card_computes_no_more_prompts_than_it_may() -> None:
+def test_prompts_wait_here_while_a_card_has_enough_to_compute() -> None:
     core = Steps()
-    core.card(slots=3, running_max=3, prompts_max=1)
-    core.arrive("a")
+    sizes = {"kv_tokens": 20_000, "context_tokens": 20_000}
+    core.card(slots=4, running_max=4, prompt_streams=1, **sizes)
+    core.arrive("a", prompt_tokens=PROMPT_TOKENS - 20)
     core.arrive("b")
-    assert core.said(act.Dispatch) == []
-    core.tell(ev.TurnStarted(TurnId("a"), 1, 20, 0))
-    assert core.one(act.Dispatch).turn == "b"
+    assert core.one(act.Dispatch).turn == "b", "both are computed in time"
+    core.arrive("c")
+    assert core.said(act.Dispatch) == [], "it has enough to compute"
+    core.tell(ev.TurnStarted(TurnId("a"), 1, PROMPT_TOKENS - 20, 0))
+    assert core.one(act.Dispatch).turn == "c"
+    core.arrive("d", prompt_tokens=PROMPT_TOKENS)
+    assert core.said(act.Dispatch) == [], "a long one waits until it is alone"
 
 
 def test_a_turn_goes_to_the_card_that_has_least_to_compute() -> None:

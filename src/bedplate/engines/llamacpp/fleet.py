@@ -173,7 +173,7 @@ class Fleet:
                 kv_tokens=settings.kv_tokens,
                 context_tokens=min(context, model.context_tokens),
                 kv_bytes_per_token=model.kv_bytes_per_token,
-                prompts_max=settings.prompts_max,
+                prompt_streams=settings.prompt_streams,
             )
         )
 

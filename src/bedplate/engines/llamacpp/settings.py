@@ -32,7 +32,7 @@ class Settings:
     cards: int = 2
     slots: int = 4
     running_max: int = 4
-    prompts_max: int = 1
+    prompt_streams: int = 1
     kv_tokens: int = 8192
     kv_type: str = "f16"
     batch_tokens: int = 128
@@ -54,7 +54,7 @@ class Settings:
             ("cards", 1),
             ("slots", 1),
             ("running_max", 1),
-            ("prompts_max", 0),
+            ("prompt_streams", 0),
             ("kv_tokens", 256),
             ("batch_tokens", 1),
             ("threads", 1),

@@ -153,7 +153,7 @@ class Replica:
             kv_tokens=settings.kv_tokens,
             context_tokens=settings.context_tokens,
             kv_bytes_per_token=0,
-            prompts_max=settings.prompts_max,
+            prompt_streams=settings.prompt_streams,
         )
 
     def _broken(self, problem: str, *, refused: bool) -> None:
