@@ -1,11 +1,12 @@
 """A plain llama.cpp server as a process: `python -m bench.schedule.card PARAMS`, PARAMS in JSON.
 
-Prints its address as one line of JSON when the model is loaded, and serves until it is told to end.
+Its `/health` answers 200 when the model is loaded; it serves until it is told to end.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from typing import Any
@@ -28,21 +29,22 @@ def serve(params: dict[str, Any]) -> Any:
     if params["slot_folder"]:
         common.slot_save_path = params["slot_folder"].rstrip("/") + "/"
     common.hostnames = ["127.0.0.1"]
-    common.port = 0
+    common.port = params["port"]
     common.n_threads_http = 2 * params["slots"] + 8
     common.endpoint_slots = common.endpoint_metrics = True
     common.chat_template = "chatml"
     common.ui = False
-    common.verbosity = params["verbosity"]
+    common.verbosity = 1
     return xllamacpp.Server(common)
 
 
 def main(arguments: list[str]) -> None:
     """Serve until SIGTERM."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     server = serve(json.loads(arguments[0]))
-    sys.stdout.write(json.dumps({"address": server.listening_address}) + "\n")
-    sys.stdout.flush()
     signal.sigwait({signal.SIGTERM})
+    del server
+    os._exit(0)  # at once: what still runs is nobody's any more
 
 
 if __name__ == "__main__":
