@@ -76,7 +76,7 @@ def load_of(source: Source, level: Level, speed: Speed, *, seed: int) -> Load:
     work = sum(session_work_s(speed, session) for session in workload.sessions)
     span_s = work / (CARDS * level.load)
     kv = sum(final_tokens(session) for session in workload.sessions)
-    kv_tokens = round(kv / level.oversubscribed / CARDS)
+    kv_tokens = max(round(kv / level.oversubscribed / CARDS), 2 * CONTEXT_TOKENS)
     return Load(_started(workload, span_s, seed), kv_tokens)
 
 

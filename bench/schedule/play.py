@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -21,11 +21,15 @@ from bedplate.twin.workload.form import Session, Turn, Workload
 from bench.schedule.model import MODEL, text
 
 PATH = "/v1/chat/completions"
+SYSTEM_TOKENS = 96
+"""Of the first prompt: the system prompt, the same in all sessions of one kind of agent."""
 RETRIES = 2
 RETRY_SECONDS = 0.5
 RETRY_MAX_SECONDS = 8.0
 OVERHEAD_TOKENS = 8
 """About what the chat template adds to a message."""
+KEEP_TOLERANCE = 1.1
+"""A message is kept that ends so little beyond the tokens to keep: sizes are estimates."""
 _DATA = b"data: {"
 
 Message = dict[str, str]
@@ -154,17 +158,23 @@ class Player:
     rows: list[Played] = field(default_factory=list)
     _began: float = 0.0
 
-    async def play(self, within_s: float) -> list[Played]:
+    async def play(self, within_s: float, *, until: Collection[str] = ()) -> list[Played]:
         """Play every session to its end and return what happened, turn by turn.
 
-        What has not ended after `within_s` is given up; those turns have the error `time`.
+        What has not ended after `within_s`, or when all sessions of the tenants in `until` have
+        ended, if any are named, is given up; those turns have the error `time`.
         """
         async with client() as http:
             self._began = time.perf_counter()
             sessions = self.workload.sessions
             tasks = [asyncio.create_task(self._session(http, n, s)) for n, s in enumerate(sessions)]
-            _, late = await asyncio.wait(tasks, timeout=within_s)
-            for task in late:
+            awaited = [
+                task
+                for task, session in zip(tasks, sessions, strict=True)
+                if not until or session.tenant in until
+            ]
+            await asyncio.wait(awaited, timeout=within_s)
+            for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             for task in tasks:
@@ -182,9 +192,9 @@ class Player:
         for index, turn in enumerate(session.turns):
             if index:
                 await asyncio.sleep(turn.gap_ns / SECOND_NS)
-            messages = history(messages, turn)
-            seed = f"{self.label}/{number}/{index}"
-            messages.append({"role": "user", "content": text(seed, turn.new_tokens)})
+            messages, size = history(messages, turn) if index else opening(session)
+            content = text(f"{self.label}/{number}/{index}", size)
+            messages.append({"role": "user", "content": content})
             ask = Ask(number, index, session.tenant, began_s, messages, turn.out_tokens)
             answer = await self._turn(http, ask)
             if answer.error:
@@ -218,13 +228,26 @@ class Player:
             self.rows.append(row)
 
 
-def history(messages: Sequence[Message], turn: Turn) -> list[Message]:
-    """Return the messages that a turn builds on: all, or the first ones of about `keep_tokens`.
+def opening(session: Session) -> tuple[list[Message], int]:
+    """Return the system prompt, which all sessions of one kind of agent share, and what is left."""
+    system = {"role": "system", "content": text(f"system/{session.kind}", SYSTEM_TOKENS)}
+    return [system], max(1, session.turns[0].new_tokens - SYSTEM_TOKENS)
 
-    Agents edit their history by whole messages, so the cut falls between the nearest two.
+
+def history(messages: Sequence[Message], turn: Turn) -> tuple[list[Message], int]:
+    """Return the messages that a turn builds on, and the tokens of its new one.
+
+    Agents edit their history by whole messages: of one that is cut to `keep_tokens`, the messages
+    that fit stay, and the rest is sent anew, so that the prompt has the size that it should.
     """
     if turn.keep_tokens < 0:
-        return list(messages)
-    sizes = [OVERHEAD_TOKENS + message["content"].count(" ") for message in messages]
-    at = min(range(len(sizes) + 1), key=lambda n: abs(sum(sizes[:n]) - turn.keep_tokens))
-    return list(messages[:at])
+        return list(messages), turn.new_tokens
+    found: list[Message] = []
+    total = 0
+    for message in messages:
+        size = OVERHEAD_TOKENS + message["content"].count(" ")
+        if total + size > turn.keep_tokens * KEEP_TOLERANCE:
+            break
+        found.append(message)
+        total += size
+    return found, max(1, turn.keep_tokens + turn.new_tokens - total)

@@ -21,7 +21,7 @@ from bedplate.core.units import SECOND_NS
 from bedplate.twin.workload.form import Session, Turn, Workload, prompt_tokens
 from bench.harness.run import Run
 from bench.schedule.model import text
-from bench.schedule.play import Ask, chat, client
+from bench.schedule.play import SYSTEM_TOKENS, Ask, chat, client
 from bench.schedule.subjects import Room, plain_cards
 
 FIRST_TOKENS = (200, 600, 1_200, 2_000)
@@ -50,8 +50,13 @@ class Speed(NamedTuple):
 
 
 def turn_work_s(speed: Speed, turn: Turn, context: int) -> tuple[float, int]:
-    """Return the card time of a turn with its whole history cached, and the context after it."""
+    """Return the card time of a turn with its whole history cached, and the context after it.
+
+    Of a session's first prompt the system prompt counts as cached: others had it before.
+    """
     prompt, cached = prompt_tokens(turn, context)
+    if not context:
+        cached = min(SYSTEM_TOKENS, prompt - 1)
     new = prompt - cached + TEMPLATE_TOKENS
     work = speed.prefill_s(new, cached) + speed.decode_s(turn.out_tokens, prompt)
     return work, prompt + TEMPLATE_TOKENS + turn.out_tokens

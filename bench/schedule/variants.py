@@ -8,8 +8,14 @@ from bench.schedule.subjects import Bedplate, Pinned, Room, Routed, Subject
 
 BEDPLATE_SLOTS = 8
 PEER_SLOTS = 4
+PEER_BATCH = 64
 ROUTERS = ("sglang-router", "vllm-router")
 _ROOM = ("slots", "batch_tokens", "kv_tokens")
+
+
+def bedplate(name: str, room: Room, **engine: int) -> Bedplate:
+    """Return ourselves as we are claimed: one turn a card at a time; `engine` keys go over it."""
+    return Bedplate(name, room, {"running_max": 1, **engine})
 
 
 def subject(text: str, kv_tokens: int) -> Subject:
@@ -26,10 +32,10 @@ def subject(text: str, kv_tokens: int) -> Subject:
     room = Room(
         settings.pop("slots", BEDPLATE_SLOTS if name == "bedplate" else PEER_SLOTS),
         settings.pop("kv_tokens", kv_tokens),
-        settings.pop("batch_tokens", 64),
+        settings.pop("batch_tokens", PEER_BATCH),
     )
     if name == "bedplate":
-        return Bedplate(text, room, {"running_max": 1, **settings})
+        return bedplate(text, room, **settings)
     if settings:
         raise BenchError(f"{name} has no setting {', '.join(settings)}; only {', '.join(_ROOM)}")
     if name == "pinned":
