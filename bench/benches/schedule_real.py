@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bench.harness.run import Bench
-from bench.schedule import contest
+from bench.schedule import contest, tenants
 
 BENCH = Bench(
     name="schedule-real",
     summary="agent sessions on two real cards: goodput and session times against peers",
-    parts=contest.PARTS,
+    parts=(*contest.PARTS, *tenants.PARTS),
 )

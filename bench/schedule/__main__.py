@@ -56,7 +56,9 @@ def main() -> None:
             found: dict[str, Outcome] = {}
             for text in options.subjects:
                 who = subject(text, load.kv_tokens)
-                rows, outcome = play(run, who, load, f"{seed}", options.slo_factor)
+                rows, outcome = play(
+                    run, who, load.workload, f"{seed}", slo_factor=options.slo_factor
+                )
                 found[text] = outcome
                 if options.rows:
                     options.rows.mkdir(parents=True, exist_ok=True)

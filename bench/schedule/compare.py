@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from bedplate.core.limits import INTERACTIVE
-from bedplate.twin.goodput import slo_class
+from bedplate.twin.workload.form import Workload
 from bench.harness.run import Run
-from bench.schedule.load import Load
 from bench.schedule.measure import Outcome, outcome
 from bench.schedule.play import Played, Player
 from bench.schedule.speed import Bounds
 from bench.schedule.subjects import Subject
 
 SLO_FACTOR = 2.0
+"""What the SLO classes are stretched by: a card of one core is slow by nature."""
 PLAY_SECONDS = 300.0
+"""Longest play; what has not ended then is lost."""
 
 
 def play(
-    run: Run, subject: Subject, load: Load, label: str, slo_factor: float = SLO_FACTOR
+    run: Run,
+    subject: Subject,
+    workload: Workload,
+    label: str,
+    *,
+    slo_factor: float = SLO_FACTOR,
+    until: Collection[str] = (),
 ) -> tuple[list[Played], Outcome]:
-    """Serve one load by one subject, from nothing."""
+    """Serve one load by one subject, from nothing; `until` as in `Player.play`."""
     folder = run.scratch / f"{subject.name.replace(' ', '-')}-{label}".replace(":", "-")
     count = sum(path.name.startswith(folder.name) for path in run.scratch.iterdir())
     folder = Path(f"{folder}-{count}")
     folder.mkdir()
-    tenants = sorted({session.tenant for session in load.workload.sessions})
-    with subject.running(run, folder, tenants) as endpoint:
-        rows = asyncio.run(Player(endpoint, load.workload, label).play(PLAY_SECONDS))
-    found = outcome(load.workload, rows, slo_class(INTERACTIVE, slo_factor))
+    lanes = {session.tenant: session.lane for session in workload.sessions}
+    with subject.running(run, folder, lanes) as endpoint:
+        rows = asyncio.run(Player(endpoint, workload, label).play(PLAY_SECONDS, until=until))
+    found = outcome(workload, rows, slo_factor)
     errors = [row.error for row in rows if row.error]
     run.say(
         f"{subject.name}: goodput {found.goodput:.3f} ({found.good}/{found.offered}), "
@@ -58,7 +64,7 @@ HEAD = (
 
 def table(found: Mapping[str, Outcome], least: Bounds) -> list[str]:
     """Return the lines of a table of outcomes, the bounds in the last."""
-    rows = [HEAD]
+    rows: list[tuple[str, ...]] = [HEAD]
     for name, row in found.items():
         rows.append(
             (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from bench.harness.claims import Measured, Spec
 from bench.harness.run import BenchError, Json, Part, Run
@@ -25,6 +25,9 @@ OURS, PROBE = "bedplate", "probe"
 SWEEP = tuple(product((2, 4), (64, 128)))
 """Slots and batch sizes that the peers are tried with."""
 SPEED_ROOM = Room(4, 8_192)
+
+
+Row = TypeVar("Row", Outcome, Bounds)
 
 
 class Tuned(NamedTuple):
@@ -126,7 +129,7 @@ def _source(
         subjects = _subjects(run, load.kv_tokens, tuned)
         turn = number % len(subjects)
         for name, subject in subjects[turn:] + subjects[:turn]:
-            rows, outcome = play(run, subject, load, f"{source.name}-{level.name}-{seed}")
+            rows, outcome = play(run, subject, load.workload, f"{source.name}-{level.name}-{seed}")
             found.setdefault(name, []).append(outcome)
             kept[f"{seed} {name}"] = {
                 "outcome": dict(outcome._asdict()),
@@ -141,7 +144,7 @@ def _source(
     return Rows(source, found, least)
 
 
-def mean(rows: Sequence[Outcome] | Sequence[Bounds]) -> Outcome | Bounds:
+def mean(rows: Sequence[Row]) -> Row:
     """Return the field-by-field mean of rows of one kind."""
     return type(rows[0])(*(sum(values) / len(rows) for values in zip(*rows, strict=True)))
 
@@ -158,7 +161,7 @@ def _tuned(run: Run, speed: Speed, level: Level) -> Tuned:
         room = Room(slots, load.kv_tokens, batch)
         label = f"sweep-{level.name}"
         subject = Pinned(room, f"pinned, {slots} slots, batch {batch}")
-        _, found[Tuned(slots, batch)] = play(run, subject, load, label)
+        _, found[Tuned(slots, batch)] = play(run, subject, load.workload, label)
     known[level.name] = [[*tuned, outcome.goodput] for tuned, outcome in found.items()]
     best = max(found, key=lambda tuned: found[tuned].goodput)
     text = "; ".join(

@@ -8,9 +8,7 @@ cached, is `load` of what the cards can compute between the first start and the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
@@ -23,24 +21,31 @@ from bench.schedule.speed import TEMPLATE_TOKENS, Speed, session_work_s
 from bench.twin.speed import trace
 
 CARDS = 2
+TENANT = "bench"
 LMCACHE = ("lmcache-agent-trace", "dev")
-PERSONAS = ("customer_service", "wealth_adviser", "insurance_claim", "fraud_triage")
+MIXED = ("customer_service", "wealth_adviser", "insurance_claim", "fraud_triage")
 TURNS = (4, 6)
 """Sessions have at least and at most so many turns; longer ones are cut."""
 CONTEXT_TOKENS = 1_600
 ANSWER_TOKENS = 80
 GAP_SECONDS = 6.0
+KV_TOKENS_LEAST = 2 * CONTEXT_TOKENS
+"""KV of a card, however few sessions there are."""
 START_TOKENS_LEAST = 500
 """Recorded sessions that begin with less are no agents of their own: simulated users, checkers."""
 
 
 class Source(NamedTuple):
-    """Where sessions come from, and by what their tokens and answers are multiplied."""
+    """Where sessions come from, and by what tokens, answers and gaps are multiplied.
+
+    `personas`: the kinds of agents; none: the LMCache traces.
+    """
 
     name: str
     tokens: float
     answers: float
     gaps: float
+    personas: tuple[str, ...] = ()
 
 
 class Level(NamedTuple):
@@ -52,7 +57,7 @@ class Level(NamedTuple):
     sessions: int
 
 
-SOURCES = (Source("lmcache", 0.35, 0.16, 0.6), Source("personas", 0.13, 0.13, 0.3))
+SOURCES = (Source("lmcache", 0.35, 0.16, 0.6), Source("personas", 0.13, 0.13, 0.3, MIXED))
 OVERSUBSCRIBED = Level("oversubscribed", 0.95, 2.0, 18)
 LIGHT = Level("light", 0.4, 0.5, 8)
 
@@ -69,15 +74,42 @@ def load_of(source: Source, level: Level, speed: Speed, *, seed: int) -> Load:
 
     All are of one tenant and one lane: what is compared is how sessions are served, not for whom.
     """
-    sessions = _sized(_drawn(source, level.sessions, seed), source)
-    workload = Workload(source.name, f"{source.name}, seed {seed}", sessions)
-    workload = transform.clamp_gaps(workload, GAP_SECONDS)
-    workload = transform.clamp_tokens(workload, CONTEXT_TOKENS)
-    work = sum(session_work_s(speed, session) for session in workload.sessions)
-    span_s = work / (CARDS * level.load)
-    kv = sum(final_tokens(session) for session in workload.sessions)
-    kv_tokens = max(round(kv / level.oversubscribed / CARDS), 2 * CONTEXT_TOKENS)
-    return Load(_started(workload, span_s, seed), kv_tokens)
+    sessions = sessions_of(source, level.sessions, seed=seed)
+    span_s = work_of(speed, sessions) / (CARDS * level.load)
+    kv = sum(final_tokens(session) for session in sessions)
+    kv_tokens = max(round(kv / level.oversubscribed / CARDS), KV_TOKENS_LEAST)
+    started = begun(sessions, 0.0, span_s, seed=seed)
+    return Load(joined(f"{source.name}, seed {seed}", started), kv_tokens)
+
+
+def sessions_of(source: Source, count: int, *, seed: int) -> tuple[Session, ...]:
+    """Return so many sessions of a source, cut to size; all begin at 0."""
+    sessions = _sized(_drawn(source, count, seed), source)
+    workload = transform.clamp_gaps(Workload(source.name, "", sessions), GAP_SECONDS)
+    return transform.clamp_tokens(workload, CONTEXT_TOKENS).sessions
+
+
+def work_of(speed: Speed, sessions: Sequence[Session]) -> float:
+    """Return the card time of sessions, in seconds."""
+    return sum(session_work_s(speed, session) for session in sessions)
+
+
+def begun(sessions: Sequence[Session], from_s: float, span_s: float, *, seed: int) -> list[Session]:
+    """Begin sessions at drawn times of a span: a Poisson process with this many starts in it."""
+    random = Random(f"{seed}/starts")
+    places = sorted(random.random() for _ in sessions)
+    return [
+        session._replace(start_ns=round((from_s + place * span_s) * SECOND_NS))
+        for session, place in zip(sessions, places, strict=True)
+    ]
+
+
+def joined(name: str, sessions: Sequence[Session]) -> Workload:
+    """Return one workload of sessions, in the order of their starts, the first at 0."""
+    ordered = sorted(sessions, key=lambda session: session.start_ns)
+    first_ns = ordered[0].start_ns
+    moved = tuple(session._replace(start_ns=session.start_ns - first_ns) for session in ordered)
+    return Workload(name, name, moved)
 
 
 def final_tokens(session: Session) -> int:
@@ -89,8 +121,8 @@ def final_tokens(session: Session) -> int:
 
 
 def _drawn(source: Source, count: int, seed: int) -> Sequence[Session]:
-    if source.name == "personas":
-        return _personas(count, seed)
+    if source.personas:
+        return _personas(source.personas, count, seed)
     found = [
         session._replace(spawn=None)
         for session in read_workload(trace(*LMCACHE)).sessions
@@ -103,9 +135,9 @@ def _drawn(source: Source, count: int, seed: int) -> Sequence[Session]:
     return drawn
 
 
-def _personas(count: int, seed: int) -> Sequence[Session]:
+def _personas(personas: Sequence[str], count: int, seed: int) -> Sequence[Session]:
     mix = generate.Mix(
-        shares=dict.fromkeys(PERSONAS, 1.0), sessions_per_hour=8.0 * count, flat=True
+        shares=dict.fromkeys(personas, 1.0), sessions_per_hour=8.0 * count, flat=True
     )
     sessions = generate.generate(mix, seed=seed).sessions
     long = [session for session in sessions if len(session.turns) >= TURNS[0]]
@@ -117,7 +149,7 @@ def _sized(sessions: Sequence[Session], source: Source) -> tuple[Session, ...]:
     return tuple(
         Session(
             f"{session.kind}-{number}",
-            "bench",
+            TENANT,
             INTERACTIVE,
             session.kind,
             0,
@@ -139,21 +171,3 @@ def _sized(sessions: Sequence[Session], source: Source) -> tuple[Session, ...]:
 
 def _scaled(tokens: int, factor: float) -> int:
     return tokens if tokens < 0 else round(tokens * factor)
-
-
-def _started(workload: Workload, span_s: float, seed: int) -> Workload:
-    """Begin sessions as a Poisson process that has this many starts in this time."""
-    random = Random(f"{seed}/starts")
-    places = sorted(random.random() for _ in workload.sessions)
-    first = places[0]
-    sessions = tuple(
-        session._replace(start_ns=round((place - first) * span_s * SECOND_NS))
-        for session, place in zip(workload.sessions, places, strict=True)
-    )
-    return workload._replace(sessions=sessions)
-
-
-def saved(load: Load, path: Path) -> None:
-    """Write what was asked, for whoever doubts a run."""
-    rows = [[s.kind, s.start_ns / SECOND_NS, [list(t) for t in s.turns]] for s in load.workload[2]]
-    path.write_text(json.dumps({"kv_tokens": load.kv_tokens, "sessions": rows}))

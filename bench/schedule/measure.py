@@ -8,7 +8,7 @@ from random import Random
 from typing import NamedTuple
 
 from bedplate.core.units import SECOND_NS
-from bedplate.twin.goodput import SloClass
+from bedplate.twin.goodput import SloClass, slo_class
 from bedplate.twin.workload.form import Workload
 from bench.harness.stats import quantile
 from bench.schedule.play import Played
@@ -52,8 +52,12 @@ def pace_s(row: Played) -> float:
     return (row.end_s - row.first_s) / (row.out - 1)
 
 
-def outcome(workload: Workload, rows: Sequence[Played], slo: SloClass) -> Outcome:
-    """Add up a play: every turn of the workload is offered, whether it came to be asked or not."""
+def outcome(workload: Workload, rows: Sequence[Played], slo_factor: float) -> Outcome:
+    """Add up a play: every turn of the workload is offered, whether it came to be asked or not.
+
+    The limits are those of each session's lane, stretched by the factor.
+    """
+    classes = [slo_class(session.lane, slo_factor) for session in workload.sessions]
     offered = sum(len(session.turns) for session in workload.sessions)
     begin = min(row.asked_s for row in rows)
     end = max(max(row.end_s, row.asked_s) for row in rows)
@@ -73,7 +77,7 @@ def outcome(workload: Workload, rows: Sequence[Played], slo: SloClass) -> Outcom
     paces = [pace_s(row) for row in ended if row.out > 1] or [0.0]
     later = [row for row in ended if row.turn]
     prompt = sum(row.prompt for row in later)
-    count = sum(good(row, slo) for row in rows)
+    count = sum(good(row, classes[row.session]) for row in rows)
     return Outcome(
         offered,
         count,
@@ -117,9 +121,7 @@ def ratio(over: Sequence[float], under: Sequence[float]) -> Ratio:
         drawn = random.choices(seeds, k=len(over))
         found.append(_divided(sum(over[n] for n in drawn), sum(under[n] for n in drawn)))
     tail = (1 - CONFIDENCE) / 2
-    return Ratio(
-        _divided(sum(over), sum(under)), quantile(found, tail), quantile(found, 1 - tail)
-    )
+    return Ratio(_divided(sum(over), sum(under)), quantile(found, tail), quantile(found, 1 - tail))
 
 
 def _divided(over: float, under: float) -> float:

@@ -41,4 +41,3 @@ def words() -> tuple[str, ...]:
 def text(seed: str, tokens: int) -> str:
     """Return a text of so many tokens; texts of two seeds differ from their first words on."""
     return "".join(Random(seed).choices(words(), k=tokens))
-

@@ -104,7 +104,9 @@ async def chat(
         "stream_options": {"include_usage": True},
         **more,
     }
-    first_s, usage, parts = -1.0, {}, []
+    first_s = -1.0
+    usage: dict[str, Any] = {}
+    parts: list[str] = []
     try:
         headers = {"content-type": "application/json", **headers}
         async with http.post(url + PATH, data=orjson.dumps(body), headers=headers) as answer:

@@ -9,7 +9,7 @@ next turn comes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +47,7 @@ class Probe:
         return f"probe, {self.order} first"
 
     @contextmanager
-    def running(self, run: Run, folder: Path, tenants: Sequence[str]) -> Iterator[Endpoint]:
+    def running(self, run: Run, folder: Path, lanes: Mapping[str, int]) -> Iterator[Endpoint]:
         """Start both servers."""
         room = Room(1, self.room.kv_tokens, self.room.batch_tokens)
         with (

@@ -17,7 +17,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +35,7 @@ from bench.subjects.peers import SGLANG_ROUTER_VERSION, VLLM_ROUTER_VERSION, pee
 CACHE_MIB = 8_192
 """Host memory of a plain server's prompt cache: its default."""
 POOL_BYTES = "4GiB"
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+SHARED_MEMORY = Path("/dev/shm")
 CONFIG = """\
 [service]
 host = "127.0.0.1"
@@ -51,7 +51,7 @@ kind = "llamacpp"
 name = "card"
 model = "{model}"
 path = "{path}"
-cards = 2
+cards = {cards}
 {engine}
 
 [log]
@@ -78,25 +78,29 @@ class Subject(Protocol):
         ...
 
     def running(
-        self, run: Run, folder: Path, tenants: Sequence[str]
+        self, run: Run, folder: Path, lanes: Mapping[str, int]
     ) -> AbstractContextManager[Endpoint]:
-        """Serve from a new folder; ends what it started."""
+        """Serve from a new folder; ends what it started. `lanes`: that of each tenant."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Bedplate:
-    """`bedplate serve`. `engine` are keys of its engine beside the room's; `more` is TOML."""
+    """`bedplate serve`. `engine` are keys of its engine beside the room's; `more` is TOML.
+
+    `cards`: on which of the two cores there is one.
+    """
 
     name: str
     room: Room
     engine: Mapping[str, int] = field(default_factory=lambda: {"running_max": 1})
     more: str = ""
+    cards: tuple[int, ...] = (0, 1)
     module: str = "bedplate.cli.main"
     options: tuple[str, ...] = ()
 
     @contextmanager
-    def running(self, run: Run, folder: Path, tenants: Sequence[str]) -> Iterator[Endpoint]:
+    def running(self, run: Run, folder: Path, lanes: Mapping[str, int]) -> Iterator[Endpoint]:
         """Serve from a fresh data folder, a card on each core, the pool in shared memory."""
         data = folder / "data"
         data.mkdir(mode=0o700, parents=True)
@@ -106,15 +110,16 @@ class Bedplate:
             config.write_text(self._config(run, folder, pool, port))
             with KeyStore(data / "keys.db") as store:
                 keys = {
-                    tenant: store.add(tenant, now_ns=time.time_ns()).secret for tenant in tenants
+                    tenant: store.add(tenant, now_ns=time.time_ns(), lanes=(lane,)).secret
+                    for tenant, lane in lanes.items()
                 }
             command = [sys.executable, "-m", self.module, *self.options]
             command += ["serve", "--config", str(config)]
             with Process(command, core=None, log=folder / "serve.log") as process:
                 url = f"http://127.0.0.1:{port}"
                 process.await_ready(f"{url}/readyz")
-                for core, path in zip(cores(), sorted(data.rglob("card-?.json")), strict=True):
-                    pin(int(json.loads(path.read_text())["pid"]), core)
+                for card, path in zip(self.cards, sorted(data.rglob("card-?.json")), strict=True):
+                    pin(int(json.loads(path.read_text())["pid"]), cores()[card])
                 yield BedplateEndpoint(url, keys)
 
     def _config(self, run: Run, folder: Path, pool: Path, port: int) -> str:
@@ -131,6 +136,7 @@ class Bedplate:
             pool_bytes=POOL_BYTES,
             model=MODEL,
             path=model_file(run),
+            cards=len(self.cards),
             engine="\n".join(f"{key} = {value}" for key, value in engine.items()),
             more=self.more,
         )
@@ -171,7 +177,7 @@ class Pinned:
     name: str = "pinned"
 
     @contextmanager
-    def running(self, run: Run, folder: Path, tenants: Sequence[str]) -> Iterator[Endpoint]:
+    def running(self, run: Run, folder: Path, lanes: Mapping[str, int]) -> Iterator[Endpoint]:
         """Start both."""
         with plain_cards(run, folder, self.room) as urls:
             yield Urls(urls)
@@ -190,7 +196,7 @@ class Routed:
         return self.router
 
     @contextmanager
-    def running(self, run: Run, folder: Path, tenants: Sequence[str]) -> Iterator[Endpoint]:
+    def running(self, run: Run, folder: Path, lanes: Mapping[str, int]) -> Iterator[Endpoint]:
         """Start servers and router."""
         with plain_cards(run, folder, self.room) as urls:
             port, metrics = free_port(), free_port()
