@@ -37,6 +37,15 @@ class Tuned(NamedTuple):
     batch_tokens: int
 
 
+class Setup(NamedTuple):
+    """What a level is played with."""
+
+    level: Level
+    seeds: Sequence[int]
+    speed: Speed
+    tuned: Tuned
+
+
 class Rows(NamedTuple):
     """Outcomes of one source, by subject, one a seed; and the bounds of each seed."""
 
@@ -99,10 +108,8 @@ def _played(run: Run, level: Level, seeds: int) -> list[Rows]:
         "sources": [dict(source._asdict()) for source in SOURCES],
         "peers": dict(tuned._asdict()),
     }
-    return [
-        _source(run, source, level, run.seeds[:seeds], speed, tuned)
-        for source in (SOURCES[:1] if run.quick else SOURCES)
-    ]
+    setup = Setup(level, run.seeds[:seeds], speed, tuned)
+    return [_source(run, source, setup) for source in (SOURCES[:1] if run.quick else SOURCES)]
 
 
 def _subjects(run: Run, kv_tokens: int, tuned: Tuned) -> list[tuple[str, Subject]]:
@@ -117,16 +124,15 @@ def _subjects(run: Run, kv_tokens: int, tuned: Tuned) -> list[tuple[str, Subject
     return found
 
 
-def _source(
-    run: Run, source: Source, level: Level, seeds: Sequence[int], speed: Speed, tuned: Tuned
-) -> Rows:
+def _source(run: Run, source: Source, setup: Setup) -> Rows:
+    level, speed = setup.level, setup.speed
     found: dict[str, list[Outcome]] = {}
     least = []
     kept: dict[str, Json] = {}
-    for number, seed in enumerate(seeds):
+    for number, seed in enumerate(setup.seeds):
         load = load_of(source, level, speed, seed=seed)
         least.append(bounds(speed, load.workload, CARDS))
-        subjects = _subjects(run, load.kv_tokens, tuned)
+        subjects = _subjects(run, load.kv_tokens, setup.tuned)
         turn = number % len(subjects)
         for name, subject in subjects[turn:] + subjects[:turn]:
             rows, outcome = play(run, subject, load.workload, f"{source.name}-{level.name}-{seed}")
@@ -136,7 +142,7 @@ def _source(
                 "turns": [list(row) for row in rows],
             }
     run.rounds[f"{level.name} {source.name}"] = kept
-    order = [name for name, _ in _subjects(run, 0, tuned)]
+    order = [name for name, _ in _subjects(run, 0, setup.tuned)]
     found = {name: found[name] for name in order}
     means = {name: mean(outcomes) for name, outcomes in found.items()}
     for line in table(means, mean(least)):

@@ -197,7 +197,7 @@ class Player:
             messages, size = history(messages, turn) if index else opening(session)
             content = text(f"{self.label}/{number}/{index}", size)
             messages.append({"role": "user", "content": content})
-            ask = Ask(number, index, session.tenant, began_s, messages, turn.out_tokens)
+            ask = Ask(number, index, session.tenant, began_s, list(messages), turn.out_tokens)
             answer = await self._turn(http, ask)
             if answer.error:
                 return
