@@ -9,6 +9,7 @@ cached, is `load` of what the cards can compute between the first start and the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from random import Random
 from typing import NamedTuple
 
@@ -24,11 +25,13 @@ CARDS = 2
 TENANT = "bench"
 LMCACHE = ("lmcache-agent-trace", "dev")
 MIXED = ("customer_service", "wealth_adviser", "insurance_claim", "fraud_triage")
-TURNS = (4, 6)
+TURNS = (4, 5)
 """Sessions have at least and at most so many turns; longer ones are cut."""
 CONTEXT_TOKENS = 1_600
 ANSWER_TOKENS = 80
 GAP_SECONDS = 6.0
+DRAWN = 400
+"""Sessions of personas to choose from; each is used once, those of a trace as often as needed."""
 KV_TOKENS_LEAST = 2 * CONTEXT_TOKENS
 """KV of a card, however few sessions there are."""
 START_TOKENS_LEAST = 500
@@ -58,7 +61,7 @@ class Level(NamedTuple):
 
 
 SOURCES = (Source("lmcache", 0.35, 0.16, 0.6), Source("personas", 0.13, 0.13, 0.3, MIXED))
-OVERSUBSCRIBED = Level("oversubscribed", 0.95, 2.0, 18)
+OVERSUBSCRIBED = Level("oversubscribed", 0.95, 2.0, 16)
 LIGHT = Level("light", 0.4, 0.5, 8)
 
 
@@ -83,10 +86,18 @@ def load_of(source: Source, level: Level, speed: Speed, *, seed: int) -> Load:
 
 
 def sessions_of(source: Source, count: int, *, seed: int) -> tuple[Session, ...]:
-    """Return so many sessions of a source, cut to size; all begin at 0."""
-    sessions = _sized(_drawn(source, count, seed), source)
-    workload = transform.clamp_gaps(Workload(source.name, "", sessions), GAP_SECONDS)
-    return transform.clamp_tokens(workload, CONTEXT_TOKENS).sessions
+    """Return so many sessions of a source, cut to size; all begin at 0.
+
+    A session ends before a turn whose prompt and answer would exceed `CONTEXT_TOKENS`; with fewer
+    than the least turns left it is not drawn.
+    """
+    fitting = [_fitted(session) for session in _sized(_drawn(source, seed), source)]
+    long = [session for session in fitting if len(session.turns) >= TURNS[0]]
+    random = Random(f"{seed}/sessions")
+    drawn: list[Session] = []
+    while len(drawn) < count:
+        drawn += random.sample(long, min(len(long), count - len(drawn)))
+    return transform.clamp_gaps(Workload("", "", tuple(drawn)), GAP_SECONDS).sessions
 
 
 def work_of(speed: Speed, sessions: Sequence[Session]) -> float:
@@ -114,35 +125,34 @@ def joined(name: str, sessions: Sequence[Session]) -> Workload:
 
 def final_tokens(session: Session) -> int:
     """Return the tokens that a session's KV has in the end."""
-    context = 0
+    return _contexts(session)[-1]
+
+
+def _contexts(session: Session) -> list[int]:
+    """Return the tokens of the context behind each turn."""
+    context, found = 0, []
     for turn in session.turns:
         context = prompt_tokens(turn, context)[0] + TEMPLATE_TOKENS + turn.out_tokens
-    return context
+        found.append(context)
+    return found
 
 
-def _drawn(source: Source, count: int, seed: int) -> Sequence[Session]:
+def _fitted(session: Session) -> Session:
+    fit = sum(1 for _ in takewhile(lambda tokens: tokens <= CONTEXT_TOKENS, _contexts(session)))
+    return session._replace(turns=session.turns[:fit])
+
+
+def _drawn(source: Source, seed: int) -> Sequence[Session]:
+    """Return the sessions that there are to choose from: of personas more than are needed."""
     if source.personas:
-        return _personas(source.personas, count, seed)
-    found = [
+        shares = dict.fromkeys(source.personas, 1.0)
+        mix = generate.Mix(shares=shares, sessions_per_hour=DRAWN, flat=True)
+        return generate.generate(mix, seed=seed).sessions
+    return [
         session._replace(spawn=None)
         for session in read_workload(trace(*LMCACHE)).sessions
         if len(session.turns) >= TURNS[0] and session.turns[0].new_tokens >= START_TOKENS_LEAST
     ]
-    random = Random(f"{seed}/sessions")
-    drawn: list[Session] = []
-    while len(drawn) < count:
-        drawn += random.sample(found, min(len(found), count - len(drawn)))
-    return drawn
-
-
-def _personas(personas: Sequence[str], count: int, seed: int) -> Sequence[Session]:
-    mix = generate.Mix(
-        shares=dict.fromkeys(personas, 1.0), sessions_per_hour=8.0 * count, flat=True
-    )
-    sessions = generate.generate(mix, seed=seed).sessions
-    long = [session for session in sessions if len(session.turns) >= TURNS[0]]
-    assert len(long) >= count, f"{len(long)} of {count} sessions were drawn"
-    return Random(f"{seed}/sessions").sample(long, count)
 
 
 def _sized(sessions: Sequence[Session], source: Source) -> tuple[Session, ...]:

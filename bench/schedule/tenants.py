@@ -25,7 +25,7 @@ from bench.schedule.variants import BEDPLATE_SLOTS, bedplate
 
 KV_TOKENS = 4_096
 CHATS = Source("chats", 0.13, 0.13, 0.3, ("customer_service",))
-REVIEWS = Source("reviews", 0.05, 0.10, 0.3, ("compliance_review",))
+REVIEWS = Source("reviews", 0.035, 0.07, 0.3, ("compliance_review",))
 POOLED_LOAD = 0.85
 PEAK = 0.85
 """Share of a tenant's sessions that begin in its half of the time, the busy one."""
