@@ -14,6 +14,7 @@ from bench.harness.run import Run
 from bench.schedule.compare import SLO_FACTOR, play, table
 from bench.schedule.load import LIGHT, OVERSUBSCRIBED, SOURCES, load_of
 from bench.schedule.measure import Outcome
+from bench.schedule.rules import RULES
 from bench.schedule.speed import Speed, bounds, measure_speed
 from bench.schedule.subjects import Room
 from bench.schedule.variants import subject
@@ -29,7 +30,8 @@ def main() -> None:
         "subjects",
         nargs="+",
         help="bedplate, pinned, sglang-router, vllm-router, probe, probe-advanced; settings after "
-        "a colon: bedplate:running_max=2,slots=8 pinned:batch_tokens=128",
+        "a colon: bedplate:running_max=2,slots=8 pinned:batch_tokens=128; other rules of the core "
+        f"after a slash: bedplate/oldest, of {', '.join(RULES)}",
     )
     parser.add_argument("--source", choices=[s.name for s in SOURCES], default="lmcache")
     parser.add_argument("--level", choices=LEVELS, default=OVERSUBSCRIBED.name)

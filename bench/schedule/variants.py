@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from bench.harness.run import BenchError
 from bench.schedule.probe import ADVANCED, OLDEST, Probe
+from bench.schedule.rules import RULES
 from bench.schedule.subjects import Bedplate, Pinned, Room, Routed, Subject
 
 BEDPLATE_SLOTS = 8
@@ -22,20 +25,26 @@ def subject(text: str, kv_tokens: int) -> Subject:
     """Return the subject that `NAME` or `NAME:KEY=NUMBER,...` names, with so much KV a card.
 
     `slots`, `batch_tokens` and `kv_tokens` are known to all; what else a bedplate is given goes
-    into the configuration of its engine.
+    into the configuration of its engine. `bedplate/RULES` runs with other rules of the core.
 
     Raises:
-        BenchError: there is no such subject or setting.
+        BenchError: there is no such subject, rules or setting.
     """
     name, _, given = text.partition(":")
     settings = dict(_setting(part) for part in given.split(",") if part)
+    name, _, rules = name.partition("/")
     room = Room(
         settings.pop("slots", BEDPLATE_SLOTS if name == "bedplate" else PEER_SLOTS),
         settings.pop("kv_tokens", kv_tokens),
         settings.pop("batch_tokens", PEER_BATCH),
     )
     if name == "bedplate":
-        return bedplate(text, room, **settings)
+        ours = bedplate(text, room, **settings)
+        if not rules:
+            return ours
+        if rules not in RULES:
+            raise BenchError(f"there are no rules {rules!r}; there are: {', '.join(RULES)}")
+        return replace(ours, module="bench.schedule.serve", options=(rules,))
     if settings:
         raise BenchError(f"{name} has no setting {', '.join(settings)}; only {', '.join(_ROOM)}")
     if name == "pinned":

@@ -323,6 +323,10 @@ def test_a_subject_is_named_with_its_settings() -> None:
         4_000,
         {"running_max": 3},
     )
+    other = subject("bedplate/oldest:slots=5", 4_000)
+    assert other.options == ("oldest",)  # type: ignore[attr-defined]
+    with pytest.raises(BenchError, match="no rules 'newest'"):
+        subject("bedplate/newest", 4_000)
     with pytest.raises(BenchError, match="no setting running_max"):
         subject("pinned:running_max=2", 4_000)
     with pytest.raises(BenchError, match="KEY=NUMBER"):
