@@ -27,6 +27,7 @@ LITELLM_VERSION = "1.110.2"
 LITELLM_MISSING = ("litellm-proxy",)
 """Named by the extra, on no index, and not imported."""
 VLLM_ROUTER_VERSION = "0.1.17"
+SGLANG_ROUTER_VERSION = "0.3.2"
 LITELLM_KEY = "sk-bench"
 LITELLM_CONFIG = """\
 model_list:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>")
 SHARP = 2.0
 """Scale of queries and keys: high, so that a token of long ago can win the attention."""
+WORD = re.compile("Ġ(?:[A-Za-z]+|[0-9]+)")
+"""Tokens that are one word and the blank before it; any row of them is tokenised into itself."""
 _SUBJECTS = (
     "The adviser",
     "A client",
@@ -45,7 +48,11 @@ _ENDS = (" before noon.", " for the second time.", ", and writes a note.", " aga
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Size of the model. `vocab` includes the 256 bytes and the control tokens."""
+    """Size of the model. `vocab` includes the 256 bytes and the control tokens.
+
+    With `whole_words` a greedy answer has only tokens of one whole word with its blank, and no end:
+    its text has the very tokens that were sampled, and as many as were asked for.
+    """
 
     layers: int = 2
     hidden: int = 64
@@ -54,6 +61,7 @@ class Shape:
     vocab: int = 2048
     context: int = 16_384
     seed: int = 7
+    whole_words: bool = False
 
 
 def corpus() -> list[str]:
@@ -115,6 +123,8 @@ def write(path: Path, shape: Shape | None = None) -> Path:
     writer.add_pad_token_id(tokens.index("<|pad|>"))
     writer.add_add_bos_token(False)
     for name, array in _weights(shape, len(tokens)):
+        if shape.whole_words and name == "output.weight":
+            array[[index for index, text in enumerate(tokens) if not WORD.fullmatch(text)]] = 0
         writer.add_tensor(name, array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
