@@ -37,7 +37,7 @@ def limits(workload: Workload, cost: Costs, site: Site, *, slo_factor: float = 1
     """Return the bounds of a load on a site."""
     cards = float(len(site.cards))
     kv_tokens = float(sum(card.profile.kv_tokens for card in site.cards))
-    release, start, alone = _earliest(workload, cost)
+    release, start, alone = earliest(workload, cost)
     value, deadline = _chances(workload, cost, release, alone, slo_factor)
     good = goodput.bound(
         goodput.Turns(release, deadline, value, (cost.work_ns, cost.area)),
@@ -56,7 +56,7 @@ def limits(workload: Workload, cost: Costs, site: Site, *, slo_factor: float = 1
     return Limits(good, mean / SECOND_NS, end / SECOND_NS)
 
 
-def _earliest(workload: Workload, cost: Costs) -> tuple[Floats, Floats, Floats]:
+def earliest(workload: Workload, cost: Costs) -> tuple[Floats, Floats, Floats]:
     """Return the earliest arrival of each turn, and of each session with its least time."""
     release = np.empty(len(cost.alone_ns))
     start = np.empty(len(workload.sessions))

@@ -1,13 +1,17 @@
 """Four real traces, scaled to a share of what a site can carry at most.
 
-Load is work ÷ capacity: the least card time (`bench.bounds.steps`) or the least KV area that the
-trace's sessions cost, whichever binds, against the cards' time and KV while sessions begin. No
-engine could carry load 1, so 0.8 of it is high.
+Load is work ÷ capacity: the least card time (`bench.bounds.steps`) or the least KV area of the
+turns, whichever binds, that an undelayed schedule asks for, over the shortest time in which half of
+all of it falls, against the cards' time and KV. No engine could carry load 1, so 0.8 is high.
 """
 
 from __future__ import annotations
 
+from random import Random
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bedplate.core.limits import BATCH, INTERACTIVE, SHARED
 from bedplate.core.units import SECOND_NS
@@ -23,6 +27,7 @@ from bedplate.twin.workload.transform import (
     restart,
 )
 from bench.schedule_twin.costs import Costs, costs
+from bench.schedule_twin.limits import earliest
 from bench.twin.speed import trace
 
 TRACES = ("mooncake-fast25", "claude-code-traces", "lmcache-agent-trace", "azure-llm-2023")
@@ -32,6 +37,8 @@ TENANTS = 5
 LANES = (INTERACTIVE, SHARED, SHARED, BATCH)
 """Lanes of sessions in turn: a quarter, a half, a quarter."""
 
+Floats = NDArray[np.float64]
+
 
 class Load(NamedTuple):
     """A workload on a site, with what it costs at least. `sessions_per_s` begin."""
@@ -39,15 +46,6 @@ class Load(NamedTuple):
     workload: Workload
     costs: Costs
     sessions_per_s: float
-
-
-def capacity(workload: Workload, cost: Costs, site: Site) -> float:
-    """Return how many root sessions a second the site could carry at most."""
-    roots = sum(session.spawn is None for session in workload.sessions)
-    kv_tokens = sum(card.profile.kv_tokens for card in site.cards)
-    work_s = float(cost.work_ns.sum()) / len(site.cards) / SECOND_NS
-    area_s = float(cost.area.sum()) / kv_tokens / SECOND_NS
-    return roots / max(work_s, area_s)
 
 
 def load(name: str, site: Site, *, share: float, roots: int, seed: int) -> Load:
@@ -60,9 +58,49 @@ def load(name: str, site: Site, *, share: float, roots: int, seed: int) -> Load:
     workload = clamp_gaps(repeat(workload, roots, seed=seed), GAP_MAX_S)
     workload = _cut_answers(workload, min(lane.output_tokens for lane in site.policy.lanes))
     cost = costs(workload, profile)
-    rate = share * capacity(workload, cost, site)
+    rate = rate_for(workload, cost, site, share)
     workload = assign(restart(workload, rate, seed=seed), places())
     return Load(workload, cost, rate)
+
+
+def rate_for(workload: Workload, cost: Costs, site: Site, share: float) -> float:
+    """Return how many root sessions a second make a load of `share`; all begin at 0 so far."""
+    after, _, _ = earliest(workload, cost)
+    at, starts, owners = 0.0, [], []
+    random = Random(0)
+    roots: list[int] = []
+    for session in workload.sessions:
+        if session.spawn is None:
+            roots.append(len(starts))
+            at += random.expovariate(1.0)
+            starts.append(at)
+        else:
+            roots.append(roots[session.spawn.session])
+        owners += [roots[-1]] * len(session.turns)
+    begins = np.array(starts)[np.array(owners)] * SECOND_NS
+    kv_tokens = float(sum(card.profile.kv_tokens for card in site.cards))
+    resources = ((cost.work_ns, float(len(site.cards))), (cost.area, kv_tokens))
+
+    def asked(rate: float) -> float:
+        release = begins / rate + after
+        return max(density(release, work) / capacity for work, capacity in resources)
+
+    low, high = 1e-6, 1e6
+    for _ in range(50):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if asked(middle) < share else (low, middle)
+    return high
+
+
+def density(at: Floats, amount: Floats) -> float:
+    """Return half of the sum of amounts, divided by the shortest time in which it falls."""
+    order = np.argsort(at, kind="stable")
+    times, sums = at[order], np.concatenate([[0.0], np.cumsum(amount[order])])
+    half = sums[-1] / 2
+    last = np.searchsorted(sums, sums[:-1] + half, side="left") - 1
+    inside = last < len(times)
+    shortest = float((times[last[inside]] - times[inside]).min())
+    return half / max(shortest, 1.0)
 
 
 def _cut_answers(workload: Workload, most: int) -> Workload:
