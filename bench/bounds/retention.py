@@ -43,7 +43,13 @@ class Kept(NamedTuple):
 
 
 def optimum(
-    gaps: Gaps, times: Floats, room: Floats, *, integral: bool, seconds: float = 60.0
+    gaps: Gaps,
+    times: Floats,
+    room: Floats,
+    *,
+    integral: bool,
+    seconds: float = 60.0,
+    gap: float = 1e-6,
 ) -> Kept:
     """Return which gaps to hold.
 
@@ -52,7 +58,8 @@ def optimum(
         times: Instants at which room may bind.
         room: Tokens that may be held then, not below 0.
         integral: Contexts are kept whole or not at all.
-        seconds: Longest time for the search; what is open then shows in `bound`.
+        seconds: Longest time for the search.
+        gap: Share of the value by which the choice may miss the best; `bound` shows what is open.
 
     Raises:
         RuntimeError: the solver found nothing in time.
@@ -68,7 +75,7 @@ def optimum(
         constraints=limits,
         bounds=Bounds(0, 1),
         integrality=np.full(count, int(integral)),
-        options={"time_limit": seconds, "mip_rel_gap": 1e-6},
+        options={"time_limit": seconds, "mip_rel_gap": gap},
     )
     if found.x is None:
         raise RuntimeError(f"no retention optimum in {seconds:g} s: {found.message}")
