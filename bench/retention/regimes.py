@@ -31,7 +31,7 @@ class Regime(NamedTuple):
     span_s: float
 
 
-MILD = Regime("mild", 0.0, 0.85, 600.0)
+MILD = Regime("mild", 0.1, 0.4, 600.0)
 LONG_30 = Regime("long tools 30 %", 0.3, 0.35, 600.0)
 LONG_50 = Regime("long tools 50 %", 0.5, 0.35, 600.0)
 

@@ -33,7 +33,7 @@ from bench.twin.speed import trace
 TRACES = ("mooncake-fast25", "claude-code-traces", "lmcache-agent-trace", "azure-llm-2023")
 GAP_MAX_S = 120.0
 """Longest gap: who is away for longer adds to session times and not to the load."""
-TENANTS = 5
+TENANTS = 4
 LANES = (INTERACTIVE, SHARED, SHARED, BATCH)
 """Lanes of sessions in turn: a quarter, a half, a quarter."""
 
@@ -120,5 +120,4 @@ def _cut_answers(workload: Workload, most: int) -> Workload:
 
 def places() -> list[Place]:
     """Return tenants and lanes in turn, so that each tenant has sessions in each lane."""
-    count = TENANTS * len(LANES)
-    return [Place(f"tenant-{at % TENANTS}", LANES[at % len(LANES)]) for at in range(count)]
+    return [Place(f"tenant-{tenant}", lane) for tenant in range(TENANTS) for lane in LANES]
