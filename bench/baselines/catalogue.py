@@ -11,6 +11,7 @@ from bedplate.core.states import Turn
 from bedplate.twin.run import Site
 from bench.baselines import continuum, placing, plas, thunder
 from bench.baselines.form import LRU, Baseline, Chosen, by_arrival, keep_nothing
+from bench.baselines.queue import in_line
 
 
 def _service(state: State, turn: Turn, least: int) -> int:
@@ -43,8 +44,16 @@ def _sticky(site: Site) -> Chosen:
     return Chosen(LRU._replace(plan=placing.sticky))
 
 
+def _thunder(site: Site) -> Chosen:
+    return in_line(thunder.make(site))
+
+
+def _plas(site: Site) -> Chosen:
+    return in_line(plas.make(site))
+
+
 def _vtc(site: Site) -> Chosen:
-    return Chosen(LRU._replace(tenant_rank=_service))
+    return in_line(Chosen(LRU._replace(tenant_rank=_service)))
 
 
 BASELINES = (
@@ -54,8 +63,8 @@ BASELINES = (
     Baseline("sticky", "the same, sessions stay on their card", _sticky),
     Baseline("continuum", "time to live from the tool's history (paper)", continuum.paper),
     Baseline("continuum 2 s", "a fixed time to live by mean tool time (code)", continuum.released),
-    Baseline("thunder", "whole sessions admitted, shortest evicted", thunder.make),
-    Baseline("plas", "least attained service first", plas.make),
+    Baseline("thunder", "whole sessions admitted, shortest evicted", _thunder),
+    Baseline("plas", "least attained service first", _plas),
     Baseline("vtc", "tenants by virtual service", _vtc),
 )
 """Policies of others; `fixed partitions` is beside them in `partitions`."""

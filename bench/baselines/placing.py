@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bedplate.core.card import can_open, first_by_load, free_slot, takes
 from bedplate.core.placement import Plan, home_of, usable_tokens
 from bedplate.core.retention import victims_for
@@ -9,9 +11,21 @@ from bedplate.core.state import State
 from bedplate.core.states import Card, Entry, Turn
 
 
-def home_first(state: State, turn: Turn) -> Plan | None:
-    """Run where the KV is; where that card has no room, on the one with the fewest turns."""
-    return _at_home(state, turn) or _anywhere(state, turn)
+def any_card(card: Card) -> bool:
+    """Take every card."""
+    return True
+
+
+def home_first(
+    state: State, turn: Turn, usable: Callable[[Card], bool] = any_card
+) -> Plan | None:
+    """Run where the KV is; where that card has no room, on the `usable` one with fewest turns."""
+    home = home_of(turn)
+    if home is None or usable(home.card):
+        found = _at_home(state, turn)
+        if found is not None:
+            return found
+    return _anywhere(state, turn, usable)
 
 
 def sticky(state: State, turn: Turn) -> Plan | None:
@@ -60,13 +74,15 @@ def _at_home(state: State, turn: Turn) -> Plan | None:
     return None if victims is None else Plan(home.card, home, victims, None)
 
 
-def _anywhere(state: State, turn: Turn) -> Plan | None:
+def _anywhere(
+    state: State, turn: Turn, usable: Callable[[Card], bool] = any_card
+) -> Plan | None:
     group = turn.branch.group
     found = first_by_load(
         group,
         min_tokens=turn.prompt_tokens + turn.limit_tokens,
         tries=len(group.cards),
-        attempt=lambda card: on_card(state, turn, card),
+        attempt=lambda card: on_card(state, turn, card) if usable(card) else None,
     )
     if found is None and turn.why != "home_busy":
         turn.why = "no_room"

@@ -10,6 +10,11 @@ contexts sum up to K cards full, take by any batching: each step pays no more th
 best such prices for a load are a linear program; by duality they say what the best mixture of
 steps takes.
 
+Contexts cannot be cut, so a card may be full although there is room left: two of 60 % need two
+cards. `packings` are functions that never give more than 1 to contexts that fit one card together
+(dual feasible functions of bin packing, Fekete and Schepers, 2001), but more than their size to
+those that pack badly. Any of them may take the place of the share in k.
+
     ns ▲        fixed(p, b), never falling
        │     ┌──
        │  ┌──┘ ·      between grid points the step below is charged for what the step above does,
@@ -19,12 +24,17 @@ steps takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import linprog
+
+
+Floats = NDArray[np.float64]
 
 
 class Engine(NamedTuple):
@@ -80,6 +90,27 @@ def prices(engine: Engine, *, prompt: float, tokens: float, full: float) -> Pric
     )
     assert found.status == 0, found.message
     return Prices(*(max(0.0, float(x)) for x in found.x))
+
+
+def packings() -> Iterator[Callable[[Floats], Floats]]:
+    """Yield functions f of shares of a card: Σ f <= 1 for all sets of shares whose sum is <= 1."""
+    yield lambda share: share
+    for small in (0.1, 0.2, 0.3, 0.4, 0.5):
+        yield partial(_without_small, small)
+    for parts in (1, 2, 3, 4):
+        yield partial(_in_parts, parts)
+
+
+def _without_small(small: float, share: Floats) -> Floats:
+    """Count nothing for less than `small`, and a whole card for what leaves less than that."""
+    return np.where(share > 1 - small, 1.0, np.where(share < small, 0.0, share))
+
+
+def _in_parts(parts: int, share: Floats) -> Floats:
+    """Count whole (parts + 1)ths as parts: more than a half is a card, more than a third a half."""
+    fine = share * (parts + 1)
+    whole = np.floor(fine)
+    return np.where(fine == whole, share, whole / parts)
 
 
 def _grid(top: int) -> Sequence[int]:

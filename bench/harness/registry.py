@@ -10,7 +10,7 @@ from importlib import import_module
 
 from bench.harness.run import Bench
 
-NAMES = ("spine", "perf-model", "links", "twin-speed", "twin-fidelity", "twin-traces")
+NAMES = ("spine", "perf-model", "links", "twin-speed", "twin-fidelity", "twin-traces", "schedule-twin")
 """Every bench, in the order in which they were added."""
 
 

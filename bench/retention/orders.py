@@ -13,11 +13,11 @@ TOOLS_MAX = 64
 _HORIZON_S = 5.0
 
 
-class _Ranked:
+class Ranked:
     """Drops in the order of a rank, least first, until there is room."""
 
-    def __init__(self, drawn: Drawn) -> None:
-        """Orders begin without any knowledge of the load."""
+    def __init__(self, drawn: Drawn, history: Drawn) -> None:
+        """Begin a replay of `drawn`; `history` is an earlier load of the same kind, for learning."""
 
     def keeps(self, idle: Idle) -> bool:
         """Keep everything."""
@@ -41,7 +41,7 @@ class _Ranked:
         raise NotImplementedError
 
 
-class ReleaseOnCompletion(_Ranked):
+class ReleaseOnCompletion(Ranked):
     """What engines do without a prefix cache."""
 
     def keeps(self, idle: Idle) -> bool:
@@ -49,7 +49,7 @@ class ReleaseOnCompletion(_Ranked):
         return False
 
 
-class LeastRecent(_Ranked):
+class LeastRecent(Ranked):
     """LRU: who has been idle for longest goes first."""
 
     def worth(self, idle: Idle, now: float) -> float:
@@ -57,7 +57,7 @@ class LeastRecent(_Ranked):
         return idle.gap.begin
 
 
-class ShortestFirst(_Ranked):
+class ShortestFirst(Ranked):
     """ThunderAgent's published rule: the shortest context goes first."""
 
     def worth(self, idle: Idle, now: float) -> float:
@@ -65,7 +65,7 @@ class ShortestFirst(_Ranked):
         return float(idle.gap.tokens)
 
 
-class Farthest(_Ranked):
+class Farthest(Ranked):
     """Belady's rule, which knows when each tool ends: the last to return goes first."""
 
     def worth(self, idle: Idle, now: float) -> float:
@@ -73,7 +73,7 @@ class Farthest(_Ranked):
         return -idle.gap.end
 
 
-class FarthestSized(_Ranked):
+class FarthestSized(Ranked):
     """The same by size: cost per token and per second until the return."""
 
     def worth(self, idle: Idle, now: float) -> float:
@@ -81,13 +81,14 @@ class FarthestSized(_Ranked):
         return idle.cost / idle.gap.tokens / max(idle.gap.end - now, 1e-9)
 
 
-class Oracle(_Ranked):
+class Oracle(Ranked):
     """Density by the tools' true distributions: cost × P(returns within 5 s) per token.
 
     The gaps of the load itself stand for the distribution: nobody has them beforehand.
     """
 
-    def __init__(self, drawn: Drawn) -> None:
+    def __init__(self, drawn: Drawn, history: Drawn) -> None:
+        super().__init__(drawn, history)
         self._seconds: dict[str, list[float]] = {}
         for gap in drawn.gaps:
             self._seconds.setdefault(gap.tool, []).append(gap.end - gap.begin)
@@ -101,12 +102,15 @@ class Oracle(_Ranked):
         return idle.cost / idle.gap.tokens * (soon / len(left))
 
 
-class Learned(_Ranked):
+class Learned(Ranked):
     """The core's: cost per token × the rate of return that `core.tools` learned by then."""
 
-    def __init__(self, drawn: Drawn) -> None:
+    def __init__(self, drawn: Drawn, history: Drawn) -> None:
+        super().__init__(drawn, history)
         self._tools = Memory(TOOLS_MAX)
         self._all = Memory(1)
+        for gap in sorted(history.gaps, key=lambda gap: gap.end):
+            self.came_back(gap)
 
     def came_back(self, gap: Gap) -> None:
         """Learn how long the tool took."""
@@ -123,6 +127,13 @@ class Learned(_Ranked):
         else:
             rate = known.rate(elapsed_ns)
         return idle.cost / idle.gap.tokens * rate
+
+
+class Cold(Learned):
+    """The same on the first day: it knows nothing before the load begins."""
+
+    def __init__(self, drawn: Drawn, history: Drawn) -> None:
+        super().__init__(drawn, Drawn((), (), 0))
 
 
 class Guarded(Learned):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -99,7 +99,3 @@ def least(drawn: Drawn, form: str, *, integral: bool) -> float:
     room = drawn.kv_tokens - running
     return optimum(columns, begin, room, integral=integral, seconds=SECONDS, gap=GAP).bound
 
-
-def ratio(drawn: Drawn, make: Callable[[Drawn], Order], form: str, best: float) -> float:
-    """Return what an order pays, as a multiple of the least."""
-    return replay(drawn, make(drawn), form).cost / best

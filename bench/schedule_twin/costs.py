@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bedplate.perf.profile import CardProfile
 from bedplate.twin.workload.form import Workload, prompt_tokens
-from bench.bounds.steps import Engine, Prices, prices
+from bench.bounds.steps import Engine, Prices, packings, prices
 
 Floats = NDArray[np.float64]
 
@@ -42,26 +42,35 @@ def costs(workload: Workload, profile: CardProfile) -> Costs:
     decoded = np.maximum(out - 1, 0)  # the step that ends the prompt gives the first token
     contexts = decoded * prompt + decoded * (decoded + 1) / 2
     pairs = new * kept + new * (new + 1) / 2
-    engine = Engine(
-        step.fixed_ns,
-        batching.token_budget,
-        profile.running_max,
-        min(1.0, profile.context_tokens / profile.kv_tokens),
-    )
-    found = prices(
-        engine,
-        prompt=float(new.sum()),
-        tokens=float(decoded.sum()),
-        full=float(contexts.sum() / profile.kv_tokens),
-    )
     attention = step.pair_ns * pairs + step.context_ns * contexts
-    work = found.prompt_ns * new + found.token_ns * decoded + attention
-    work += found.full_ns * contexts / profile.kv_tokens
+    fixed, found = _dearest(profile, new, decoded, contexts, prompt)
+    work = fixed + attention
     first = _prefill_ns(profile, new) + step.pair_ns * pairs + profile.begin_ns
     pace = step.fixed_ns(0, 1)
     decode = decoded * pace + step.context_ns * contexts
     area = prompt * (first - profile.begin_ns) + contexts * pace
     return Costs(work, first + decode + profile.end_ns, first, area, owner, found)
+
+
+def _dearest(
+    profile: CardProfile, new: Floats, decoded: Floats, contexts: Floats, prompt: Floats
+) -> tuple[Floats, Prices]:
+    """Return card time without attention, under the prices and the packing that bound it best."""
+    kv_tokens = float(profile.kv_tokens)
+    budget, running = profile.batching.token_budget, profile.running_max
+    longest = min(1.0, profile.context_tokens / kv_tokens)
+    best, prices_of_best = np.zeros(len(new)), Prices(0.0, 0.0, 0.0)
+    for number, packing in enumerate(packings()):
+        # The first is the share itself, which grows with every token; the others are of the prompt.
+        full = packing(prompt / kv_tokens) * decoded if number else contexts / kv_tokens
+        engine = Engine(profile.step.fixed_ns, budget, running, 1.0 if number else longest)
+        found = prices(
+            engine, prompt=float(new.sum()), tokens=float(decoded.sum()), full=float(full.sum())
+        )
+        work = found.prompt_ns * new + found.token_ns * decoded + found.full_ns * full
+        if work.sum() > best.sum():
+            best, prices_of_best = work, found
+    return best, prices_of_best
 
 
 def _prefill_ns(profile: CardProfile, new: Floats) -> Floats:

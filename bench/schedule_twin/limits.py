@@ -50,7 +50,7 @@ def limits(workload: Workload, cost: Costs, site: Site, *, slo_factor: float = 1
     root = np.array([session.spawn is None for session in workload.sessions])
     shared = [(work[root], cards), (area[root], kv_tokens)]
     mean_root = sessions.mean_bound(start[root], alone[root], shared)
-    mean = (mean_root * root.sum() + alone[~root].sum()) / count
+    mean = (mean_root * float(root.sum()) + float(alone[~root].sum())) / count
     everything = [(work, cards), (area, kv_tokens)]
     end = sessions.makespan_bound(start, alone, everything)
     return Limits(good, mean / SECOND_NS, end / SECOND_NS)

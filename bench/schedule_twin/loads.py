@@ -26,6 +26,7 @@ from bedplate.twin.workload.transform import (
     repeat,
     restart,
 )
+from bedplate.twin.workload.source import Family, assemble, families_of
 from bench.schedule_twin.costs import Costs, costs
 from bench.schedule_twin.limits import earliest
 from bench.twin.speed import trace
@@ -48,19 +49,36 @@ class Load(NamedTuple):
     sessions_per_s: float
 
 
-def load(name: str, site: Site, *, share: float, roots: int, seed: int) -> Load:
+class Size(NamedTuple):
+    """How much of a trace: `roots` root sessions, each session's first `turns_max` turns.
+
+    A site of many cards needs many sessions at a time; where those of a trace are long, a part of
+    each keeps the run short and the site as busy.
+    """
+
+    roots: int
+    turns_max: int = 1_000_000
+
+
+def load(name: str, site: Site, size: Size, *, share: float, seed: int) -> Load:
     """Return a trace at a share of the site's capacity, in lanes and tenants.
 
-    Sessions are drawn from the trace's own until there are `roots`, and begin as a Poisson process.
+    Sessions are drawn from the trace's own until there are enough, and begin as a Poisson process.
     """
-    profile = site.cards[0].profile
-    workload = clamp_tokens(read_workload(trace(name, "dev"), seed=seed), profile.context_tokens)
-    workload = clamp_gaps(repeat(workload, roots, seed=seed), GAP_MAX_S)
-    workload = _cut_answers(workload, min(lane.output_tokens for lane in site.policy.lanes))
-    cost = costs(workload, profile)
+    workload = sessions_of(name, site, size, seed=seed)
+    cost = costs(workload, site.cards[0].profile)
     rate = rate_for(workload, cost, site, share)
     workload = assign(restart(workload, rate, seed=seed), places())
     return Load(workload, cost, rate)
+
+
+def sessions_of(name: str, site: Site, size: Size, *, seed: int) -> Workload:
+    """Return sessions of a trace as the site can serve them, all beginning at 0."""
+    context = site.cards[0].profile.context_tokens
+    workload = clamp_tokens(read_workload(trace(name, "dev"), seed=seed), context)
+    workload = _first_turns(repeat(workload, size.roots, seed=seed), size.turns_max)
+    workload = clamp_gaps(workload, GAP_MAX_S)
+    return _cut_answers(workload, min(lane.output_tokens for lane in site.policy.lanes))
 
 
 def rate_for(workload: Workload, cost: Costs, site: Site, share: float) -> float:
@@ -101,6 +119,24 @@ def density(at: Floats, amount: Floats) -> float:
     inside = last < len(times)
     shortest = float((times[last[inside]] - times[inside]).min())
     return half / max(shortest, 1.0)
+
+
+def _first_turns(workload: Workload, most: int) -> Workload:
+    """Keep the first turns of each session, and what these spawn."""
+    families = []
+    for family in families_of(workload.sessions):
+        kept: dict[int, int] = {}
+        cut: Family = []
+        for index, session in enumerate(family):
+            spawn = session.spawn
+            if spawn is not None:
+                if spawn.turn >= most or spawn.session not in kept:
+                    continue
+                session = session._replace(spawn=spawn._replace(session=kept[spawn.session]))
+            kept[index] = len(cut)
+            cut.append(session._replace(turns=session.turns[:most]))
+        families.append(cut)
+    return assemble(workload.name, workload.source, families)
 
 
 def _cut_answers(workload: Workload, most: int) -> Workload:

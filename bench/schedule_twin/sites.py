@@ -13,7 +13,7 @@ from bedplate.twin.run import Site
 from bedplate.twin.scenario import load_scenario
 
 BOX, SUPERNODE = "box-of-8", "supernode-384"
-TOKEN_BUDGET = 512
+TOKEN_BUDGET = 256
 """Tokens of one step."""
 
 

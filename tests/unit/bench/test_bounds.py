@@ -13,7 +13,7 @@ import pytest
 from bench.bounds import goodput, hold, retention, sessions
 from bench.bounds.eviction import cheapest
 from bench.bounds.retention import Gaps
-from bench.bounds.steps import Engine, prices
+from bench.bounds.steps import Engine, packings, prices
 
 SEEDS = range(12)
 
@@ -279,3 +279,19 @@ def test_prices_of_long_contexts_are_those_of_reading_the_weights_for_few() -> N
     engine = Engine(lambda p, b: 10.0, 64, 32, 0.5)
     found = prices(engine, prompt=0.0, tokens=100.0, full=50.0)
     assert found.token_ns * 100 + found.full_ns * 50 == pytest.approx(500.0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_packings_give_no_card_more_than_one(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    for _ in range(200):
+        parts = random.dirichlet(np.ones(random.integers(1, 8)) * random.choice([0.3, 1, 5]))
+        shares = parts * random.choice([1.0, 0.97, 0.6])
+        for packing in packings():
+            assert packing(shares).sum() <= 1 + 1e-9
+
+
+def test_packings_see_that_two_large_contexts_need_two_cards() -> None:
+    shares = np.array([0.6, 0.6, 0.55])
+    assert max(packing(shares).sum() for packing in packings()) == pytest.approx(3)
+    assert shares.sum() < 2
