@@ -121,6 +121,13 @@ def density(at: Floats, amount: Floats) -> float:
     return half / max(shortest, 1.0)
 
 
+def merged(one: Workload, other: Workload, name: str) -> Workload:
+    """Return both as one workload; keys of the other's sessions get a name before them."""
+    renamed = [session._replace(key=f"{name}/{session.key}") for session in other.sessions]
+    families = [*families_of(one.sessions), *families_of(renamed)]
+    return assemble(one.name, f"{one.source}; and {name}: {other.source}", families)
+
+
 def _first_turns(workload: Workload, most: int) -> Workload:
     """Keep the first turns of each session, and what these spawn."""
     families = []

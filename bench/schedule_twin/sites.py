@@ -6,6 +6,7 @@ one keeps the pace that the interactive class asks for.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from bedplate.perf.profile import Batching
@@ -17,9 +18,14 @@ TOKEN_BUDGET = 256
 """Tokens of one step."""
 
 
-def site(name: str, *, token_budget: int = TOKEN_BUDGET) -> Site:
-    """Return a built-in site, its cards tuned, without its pool's faults."""
-    found = load_scenario(name).site
+def site(
+    name: str, *, token_budget: int = TOKEN_BUDGET, changes: Sequence[str] = ()
+) -> Site:
+    """Return a built-in site without its faults, its cards tuned.
+
+    `changes` are keys with values in place of the scenario's, as `bedplate sim --set` takes them.
+    """
+    found = load_scenario(name, changes=changes).site
     profiles = {}
     for card in found.cards:
         tuned = replace(card.profile, batching=Batching(token_budget=token_budget))
