@@ -16,9 +16,7 @@ def any_card(card: Card) -> bool:
     return True
 
 
-def home_first(
-    state: State, turn: Turn, usable: Callable[[Card], bool] = any_card
-) -> Plan | None:
+def home_first(state: State, turn: Turn, usable: Callable[[Card], bool] = any_card) -> Plan | None:
     """Run where the KV is; where that card has no room, on the `usable` one with fewest turns."""
     home = home_of(turn)
     if home is None or usable(home.card):
@@ -74,9 +72,7 @@ def _at_home(state: State, turn: Turn) -> Plan | None:
     return None if victims is None else Plan(home.card, home, victims, None)
 
 
-def _anywhere(
-    state: State, turn: Turn, usable: Callable[[Card], bool] = any_card
-) -> Plan | None:
+def _anywhere(state: State, turn: Turn, usable: Callable[[Card], bool] = any_card) -> Plan | None:
     group = turn.branch.group
     found = first_by_load(
         group,

@@ -1,4 +1,4 @@
-"""The waiting line of an engine's own scheduler: the next prompt begins when the last is near its end.
+"""The waiting line of an engine's own scheduler: its order decides which prompt begins next.
 
 An engine that computes prompts in chunks begins a waiting one as soon as a step has room for it, so
 about one prompt at a time is under way on a card, and the scheduler's order decides which is next.

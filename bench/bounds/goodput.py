@@ -89,8 +89,7 @@ def _windows(release: Floats, deadline: Floats, grain: float) -> list[tuple[floa
     length = grain
     while True:
         found += [
-            (float(at), float(at) + length)
-            for at in np.arange(begin - length / 2, end, length / 2)
+            (float(at), float(at) + length) for at in np.arange(begin - length / 2, end, length / 2)
         ]
         if length >= 2 * (end - begin):
             return found

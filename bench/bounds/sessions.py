@@ -55,9 +55,7 @@ def srpt_mean(arrival: Floats, work: Floats, capacity: float) -> float:
     return total / count
 
 
-def mean_bound(
-    arrival: Floats, alone: Floats, resources: list[tuple[Floats, float]]
-) -> float:
+def mean_bound(arrival: Floats, alone: Floats, resources: list[tuple[Floats, float]]) -> float:
     """Return a mean session time that no schedule is below.
 
     `resources` has (what each session needs, capacity) of everything that sessions share.
@@ -66,9 +64,7 @@ def mean_bound(
     return max([float(alone.mean()), *shared])
 
 
-def makespan_bound(
-    arrival: Floats, alone: Floats, resources: list[tuple[Floats, float]]
-) -> float:
+def makespan_bound(arrival: Floats, alone: Floats, resources: list[tuple[Floats, float]]) -> float:
     """Return an end of the last session that no schedule is before, on the clock of `arrival`.
 
     For each resource and each arrival, what arrives then or later cannot begin before.

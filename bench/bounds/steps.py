@@ -33,7 +33,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-
 Floats = NDArray[np.float64]
 
 

@@ -10,7 +10,15 @@ from importlib import import_module
 
 from bench.harness.run import Bench
 
-NAMES = ("spine", "perf-model", "links", "twin-speed", "twin-fidelity", "twin-traces", "schedule-twin")
+NAMES = (
+    "spine",
+    "perf-model",
+    "links",
+    "twin-speed",
+    "twin-fidelity",
+    "twin-traces",
+    "schedule-twin",
+)
 """Every bench, in the order in which they were added."""
 
 

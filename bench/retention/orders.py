@@ -17,7 +17,7 @@ class Ranked:
     """Drops in the order of a rank, least first, until there is room."""
 
     def __init__(self, drawn: Drawn, history: Drawn) -> None:
-        """Begin a replay of `drawn`; `history` is an earlier load of the same kind, for learning."""
+        """Begin a replay of `drawn`; `history` is an earlier load of its kind, to learn from."""
 
     def keeps(self, idle: Idle) -> bool:
         """Keep everything."""
@@ -163,9 +163,7 @@ def guarded_density(
     best, best_cost = list(sessions), float("inf")
     for heaviest in sessions:
         chosen, missing = [heaviest], need - tokens[heaviest]
-        lighter = [
-            one for one in sessions if one != heaviest and weight[one] <= weight[heaviest]
-        ]
+        lighter = [one for one in sessions if one != heaviest and weight[one] <= weight[heaviest]]
         lighter.sort(key=lambda one: (weight[one] / tokens[one], one))
         for one in lighter:
             if missing <= 0:

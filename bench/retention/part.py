@@ -79,7 +79,7 @@ def ratios_of(case: Case) -> dict[str, float]:
 def _worst(
     found: Mapping[tuple[str, str], list[dict[str, float]]], regimes: tuple[Regime, ...]
 ) -> float:
-    """Return the learned order's mean ratio, of the form of cost and the regime where it is worst."""
+    """Return the learned order's mean ratio in the regime and form of cost where it is worst."""
     names = {regime.name for regime in regimes}
     return max(
         statistics.fmean(row[LEARNED] for row in rows)

@@ -10,7 +10,6 @@ import numpy as np
 from bench.bounds.retention import Gaps, optimum
 from bench.retention.regimes import Drawn, Gap, miss_cost
 
-
 SECONDS = 10.0
 GAP = 1e-4
 """How long, and to which share of the value, the optimum is searched; its bound is what counts."""
@@ -98,4 +97,3 @@ def least(drawn: Drawn, form: str, *, integral: bool) -> float:
     running = np.array([float(tokens[(begin <= at) & (at < end)].sum()) for at in begin])
     room = drawn.kv_tokens - running
     return optimum(columns, begin, room, integral=integral, seconds=SECONDS, gap=GAP).bound
-

@@ -104,8 +104,7 @@ def bursting(workload: Workload, burst_s: float) -> Workload:
         return round(start_ns - burst_ns * (TIMES - 1))
 
     sessions = tuple(
-        session if session.spawn is not None
-        else session._replace(start_ns=moved(session.start_ns))
+        session if session.spawn is not None else session._replace(start_ns=moved(session.start_ns))
         for session in workload.sessions
     )
     source = f"{workload.source}; {TIMES:g} times as fast for {burst_s:g} s after {QUIET_S:g} s"

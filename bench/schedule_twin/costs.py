@@ -38,7 +38,7 @@ def costs(workload: Workload, profile: CardProfile) -> Costs:
     """
     prompt, kept, out, owner = _sizes(workload, profile.context_tokens)
     new = prompt - kept
-    step, batching = profile.step, profile.batching
+    step = profile.step
     decoded = np.maximum(out - 1, 0)  # the step that ends the prompt gives the first token
     contexts = decoded * prompt + decoded * (decoded + 1) / 2
     pairs = new * kept + new * (new + 1) / 2

@@ -45,8 +45,8 @@ def limits(workload: Workload, cost: Costs, site: Site, *, slo_factor: float = 1
         grain=GRAIN_S * SECOND_NS,
     )
     count = len(workload.sessions)
-    work = np.bincount(cost.session, cost.work_ns, count)
-    area = np.bincount(cost.session, cost.area, count)
+    work: Floats = np.bincount(cost.session, cost.work_ns, count).astype(np.float64)
+    area: Floats = np.bincount(cost.session, cost.area, count).astype(np.float64)
     root = np.array([session.spawn is None for session in workload.sessions])
     shared = [(work[root], cards), (area[root], kv_tokens)]
     mean_root = sessions.mean_bound(start[root], alone[root], shared)

@@ -18,6 +18,7 @@ from bedplate.core.units import SECOND_NS
 from bedplate.twin.run import Site
 from bedplate.twin.workload.form import Workload
 from bedplate.twin.workload.read import read_workload
+from bedplate.twin.workload.source import Family, assemble, families_of
 from bedplate.twin.workload.transform import (
     Place,
     assign,
@@ -26,7 +27,6 @@ from bedplate.twin.workload.transform import (
     repeat,
     restart,
 )
-from bedplate.twin.workload.source import Family, assemble, families_of
 from bench.schedule_twin.costs import Costs, costs
 from bench.schedule_twin.limits import earliest
 from bench.twin.speed import trace
@@ -84,8 +84,10 @@ def sessions_of(name: str, site: Site, size: Size, *, seed: int) -> Workload:
 def rate_for(workload: Workload, cost: Costs, site: Site, share: float) -> float:
     """Return how many root sessions a second make a load of `share`; all begin at 0 so far."""
     after, _, _ = earliest(workload, cost)
-    at, starts, owners = 0.0, [], []
+    at = 0.0
     random = Random(0)
+    starts: list[float] = []
+    owners: list[int] = []
     roots: list[int] = []
     for session in workload.sessions:
         if session.spawn is None:
@@ -118,7 +120,7 @@ def density(at: Floats, amount: Floats) -> float:
     last = np.searchsorted(sums, sums[:-1] + half, side="left") - 1
     inside = last < len(times)
     shortest = float((times[last[inside]] - times[inside]).min())
-    return half / max(shortest, 1.0)
+    return float(half) / max(shortest, 1.0)
 
 
 def merged(one: Workload, other: Workload, name: str) -> Workload:

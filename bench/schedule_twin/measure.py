@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+
 from bedplate.core.limits import BATCH
 from bedplate.core.units import SECOND_NS
 from bedplate.twin.goodput import ENDED_WELL, slo_class, turn_is_good

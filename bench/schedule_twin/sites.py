@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bedplate.perf.profile import Batching
+from bedplate.perf.profile import Batching, CardProfile
 from bedplate.twin.run import Site
 from bedplate.twin.scenario import load_scenario
 
@@ -18,15 +18,13 @@ TOKEN_BUDGET = 256
 """Tokens of one step."""
 
 
-def site(
-    name: str, *, token_budget: int = TOKEN_BUDGET, changes: Sequence[str] = ()
-) -> Site:
+def site(name: str, *, token_budget: int = TOKEN_BUDGET, changes: Sequence[str] = ()) -> Site:
     """Return a built-in site without its faults, its cards tuned.
 
     `changes` are keys with values in place of the scenario's, as `bedplate sim --set` takes them.
     """
     found = load_scenario(name, changes=changes).site
-    profiles = {}
+    profiles: dict[int, CardProfile] = {}
     for card in found.cards:
         tuned = replace(card.profile, batching=Batching(token_budget=token_budget))
         profiles.setdefault(id(card.profile), tuned)

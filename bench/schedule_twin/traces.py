@@ -57,7 +57,9 @@ def compare(rows: Sequence[Sequence[Answered]]) -> dict[str, Measured]:
     Raises:
         BenchError: a session of the core's did not end.
     """
-    goodput, least, ratios = [], "", []
+    least = ""
+    goodput: list[float] = []
+    ratios: list[float] = []
     worst, against = -math.inf, ""
     for ours, *others in rows:
         name = f"{ours.cell.site} {ours.cell.trace}"

@@ -139,7 +139,7 @@ def _best_on_one_machine(arrival: tuple[int, ...], work: tuple[int, ...]) -> flo
             return least(now + 1, left)
         found = []
         for i in ready:
-            rest = left[:i] + (left[i] - 1,) + left[i + 1 :]
+            rest = (*left[:i], left[i] - 1, *left[i + 1 :])
             ends = now + 1 - arrival[i] if rest[i] == 0 else 0
             found.append(ends + least(now + 1, rest))
         return min(found)
