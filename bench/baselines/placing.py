@@ -9,6 +9,7 @@ from bedplate.core.placement import Plan, home_of, usable_tokens
 from bedplate.core.retention import victims_for
 from bedplate.core.state import State
 from bedplate.core.states import Card, Entry, Turn
+from bedplate.core.units import blocks_for
 
 
 def any_card(card: Card) -> bool:
@@ -55,12 +56,14 @@ def on_card(state: State, turn: Turn, card: Card) -> Plan | None:
         return None
     slot = free_slot(card)
     need_slot = slot is None
-    victims = victims_for(
-        state, card, turn, blocks=turn.need_blocks, need_slot=need_slot, keep=None
-    )
+    load = _load(turn, card)
+    blocks = turn.need_blocks
+    if load is not None:
+        blocks = max(blocks, blocks_for(load.tokens, state.policy.block_tokens))
+    victims = victims_for(state, card, turn, blocks=blocks, need_slot=need_slot, keep=None)
     if victims is None:
         return None
-    return Plan(card, victims[0] if slot is None else slot, victims, _load(turn, card))
+    return Plan(card, victims[0] if slot is None else slot, victims, load, blocks)
 
 
 def _at_home(state: State, turn: Turn) -> Plan | None:
@@ -69,7 +72,7 @@ def _at_home(state: State, turn: Turn) -> Plan | None:
         return None
     extra = max(0, turn.need_blocks - home.blocks)
     victims = victims_for(state, home.card, turn, blocks=extra, need_slot=False, keep=home)
-    return None if victims is None else Plan(home.card, home, victims, None)
+    return None if victims is None else Plan(home.card, home, victims, None, turn.need_blocks)
 
 
 def _anywhere(state: State, turn: Turn, usable: Callable[[Card], bool] = any_card) -> Plan | None:
@@ -95,8 +98,6 @@ def _last_card(turn: Turn) -> Card | None:
 def _load(turn: Turn, card: Card) -> Entry | None:
     branch = turn.branch
     entry = branch.entry if branch.entry is not None else branch.source
-    if entry is None or card.kv != "full":
-        return None
-    if entry.tokens > turn.prompt_tokens + turn.limit_tokens:
+    if entry is None or card.kv != "full" or not takes(card, entry.tokens):
         return None
     return entry if usable_tokens(entry, turn, can_cut=card.can_cut) > 0 else None

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bedplate.core.limits import SHARED, Policy
+from bedplate.perf.profile import CardProfile
 from bedplate.twin.outcome import Outcome
-from bedplate.twin.run import Site, simulate
+from bedplate.twin.run import CardSpec, Site, simulate
 from bedplate.twin.workload.form import Session, Workload
 from bench.baselines.form import Baseline
 
@@ -25,13 +26,21 @@ def baseline(site: Site, workload: Workload, policy: Baseline, *, seed: int) -> 
     """Run a load under a baseline."""
     chosen = policy.make(site)
     return simulate(
-        replace(site, policy=one_lane(site.policy)),
+        replace(site, policy=one_lane(site.policy), cards=_open(site.cards)),
         in_one_lane(workload),
         seed=seed,
         samples=0,
         rules=chosen.rules,
         heard=chosen.heard,
     )
+
+
+def _open(cards: Sequence[CardSpec]) -> tuple[CardSpec, ...]:
+    """Return cards that take turns while they compute prompts: bounding that is the core's rule."""
+    profiles: dict[int, CardProfile] = {}
+    for card in cards:
+        profiles.setdefault(id(card.profile), replace(card.profile, prompts_max=0))
+    return tuple(replace(card, profile=profiles[id(card.profile)]) for card in cards)
 
 
 def in_one_lane(workload: Workload) -> Workload:
