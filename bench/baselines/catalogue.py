@@ -44,10 +44,6 @@ def _sticky(site: Site) -> Chosen:
     return Chosen(LRU._replace(plan=placing.sticky))
 
 
-def _thunder(site: Site) -> Chosen:
-    return in_line(thunder.make(site))
-
-
 def _plas(site: Site) -> Chosen:
     return in_line(plas.make(site))
 
@@ -63,7 +59,7 @@ BASELINES = (
     Baseline("sticky", "the same, sessions stay on their card", _sticky),
     Baseline("continuum", "time to live from the tool's history (paper)", continuum.paper),
     Baseline("continuum 2 s", "a fixed time to live by mean tool time (code)", continuum.released),
-    Baseline("thunder", "whole sessions admitted, shortest evicted", _thunder),
+    Baseline("thunder", "sessions paused that do not fit, shortest evicted", thunder.make),
     Baseline("plas", "least attained service first", _plas),
     Baseline("vtc", "tenants by virtual service", _vtc),
 )

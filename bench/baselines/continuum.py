@@ -64,9 +64,10 @@ class Continuum:
         elif isinstance(event, TurnEnded):
             session = self._session.pop(event.turn)
             self._tool[session] = (event.tool or "person", now_ns)
-            self._pinned[session] = now_ns + self._ttl_ns(event.tool or "person", event.kv_tokens)
+            self._pinned[session] = now_ns + self.ttl_ns(event.tool or "person", event.kv_tokens)
 
-    def _ttl_ns(self, tool: str, tokens: int) -> int:
+    def ttl_ns(self, tool: str, tokens: int) -> int:
+        """Return how long a context is pinned while a tool runs; 0 for not at all."""
         durations = self._durations.get(tool, [])
         if self._released:
             mean = sum(durations) / len(durations) if durations else 0.0

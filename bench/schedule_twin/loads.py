@@ -76,7 +76,7 @@ def sessions_of(name: str, site: Site, size: Size, *, seed: int) -> Workload:
     """Return sessions of a trace as the site can serve them, all beginning at 0."""
     context = site.cards[0].profile.context_tokens
     workload = clamp_tokens(read_workload(trace(name, "dev"), seed=seed), context)
-    workload = _first_turns(repeat(workload, size.roots, seed=seed), size.turns_max)
+    workload = first_turns(repeat(workload, size.roots, seed=seed), size.turns_max)
     workload = clamp_gaps(workload, GAP_MAX_S)
     return _cut_answers(workload, min(lane.output_tokens for lane in site.policy.lanes))
 
@@ -130,7 +130,7 @@ def merged(one: Workload, other: Workload, name: str) -> Workload:
     return assemble(one.name, f"{one.source}; and {name}: {other.source}", families)
 
 
-def _first_turns(workload: Workload, most: int) -> Workload:
+def first_turns(workload: Workload, most: int) -> Workload:
     """Keep the first turns of each session, and what these spawn."""
     families = []
     for family in families_of(workload.sessions):
