@@ -8,6 +8,7 @@ import pytest
 
 from bedplate.core import events as ev
 from bedplate.core.base import Base
+from bedplate.core.ids import BranchId, ModelId, SessionId, TenantId, TurnId
 from bedplate.core.limits import SHARED
 from bedplate.core.units import SECOND_NS
 from bedplate.twin.outcome import Outcome
@@ -121,18 +122,18 @@ def test_thunder_lets_no_more_go_on_than_fit() -> None:
 
 
 def _ended(turn: str, tool: str) -> ev.TurnEnded:
-    return ev.TurnEnded(ev.TurnId(turn), 1, "tool_calls", 100, 0, 5, 10_000, tool, True)
+    return ev.TurnEnded(TurnId(turn), 1, "tool_calls", 100, 0, 5, 10_000, tool, True)
 
 
 def _arrived(turn: str, session: str) -> ev.TurnArrived:
     return ev.TurnArrived(
-        ev.TurnId(turn),
-        ev.SessionId(session),
-        ev.BranchId(0),
+        TurnId(turn),
+        SessionId(session),
+        BranchId(0),
         -1,
-        ev.TenantId("t"),
+        TenantId("t"),
         SHARED,
-        ev.ModelId("m"),
+        ModelId("m"),
         100,
         0,
         0,

@@ -162,8 +162,8 @@ def test_every_tenant_has_sessions_in_every_lane() -> None:
 
 
 def _row(session: int, arrival_s: float, first_s: float, end_s: float, status: str) -> TurnRow:
-    times = (round(at * SECOND_NS) for at in (arrival_s, first_s, end_s))
-    return TurnRow(session, 0, "c", *times, 0, 100, 0, 11, status)
+    arrival_ns, first_ns, end_ns = (round(at * SECOND_NS) for at in (arrival_s, first_s, end_s))
+    return TurnRow(session, 0, "c", arrival_ns, first_ns, end_ns, 0, 100, 0, 11, status)
 
 
 def _workload(lanes: list[int]) -> Workload:
