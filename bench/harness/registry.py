@@ -18,6 +18,7 @@ NAMES = (
     "twin-fidelity",
     "twin-traces",
     "schedule-real",
+    "schedule-twin",
 )
 """Every bench, in the order in which they were added."""
 

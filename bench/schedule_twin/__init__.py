@@ -1,0 +1,1 @@
+"""Scheduling in the twin: real traces, two sites, baselines and bounds in one run."""
