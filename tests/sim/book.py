@@ -177,7 +177,7 @@ class Session:
     ended_ns: dict[int, int] = field(default_factory=dict)
     """When the last turn of each branch ended."""
     lease_ns: int = 0
-    """Until when its KV is under a lease: the lane's time from the end of its last turn."""
+    """Until when its KV is under a lease at most: the lane's time from the end of its last turn."""
     expires_ns: int = 0
     """When it ends if it stays silent: the lane's time from its opening or its last end."""
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from bedplate.core import actions as act
 from bedplate.core import events as ev
-from bedplate.core.limits import BATCH
 from tests.sim.book import DROPS_FAILED_MAX, Card, Slot, Turn
 from tests.sim.checkers import Check
 from tests.sim.sequence import Sequence, length, usable
@@ -110,10 +109,24 @@ class Thrift(Check):
             self.need(action.expect_cached_tokens >= least, f"{action}: {least} tokens are there")
 
 
+MEASURED = 8
+"""Loads with which the core may know what they cost."""
+
+
 class Home(Check):
-    """A turn runs where its KV is, or from its pool copy; it waits rather than compute it again."""
+    """A turn runs where its KV is, or from its pool copy; it waits rather than compute it again.
+
+    Once a few loads were measured, a pool copy may be passed over, as to compute may be faster.
+    """
 
     name = "home"
+
+    def __init__(self, book: object) -> None:
+        super().__init__(book)  # type: ignore[arg-type]
+        self.loads = 0
+
+    def event(self, event: ev.Event) -> None:
+        self.loads += isinstance(event, ev.KvLoaded)
 
     def action(self, action: act.Action) -> None:
         if not isinstance(action, act.Dispatch):
@@ -139,7 +152,7 @@ class Home(Check):
         for number, entry in self.book.entries.items():
             mine = (entry.session, entry.branch) == key and entry.model == model
             given_up = entry.dropping or entry.drops_failed or entry.replaced
-            if mine and entry.stored and not given_up:
+            if mine and entry.stored and not given_up and self.loads < MEASURED:
                 yield f"entry {number}", entry.tokens
         for name, card in self.book.cards.items():
             if not card.alive or card.draining or card.up.kv != "full":
@@ -252,7 +265,11 @@ class NothingLeft(Check):
 
 
 class Retention(Check):
-    """Idle KV goes in order: lease run out, clean, lower lane, used longest ago."""
+    """While idle KV is there that is clean and whose lease ran out for sure, no dirty KV goes.
+
+    Unless that is larger, and the clean KV is spared as it makes no difference.
+    For sure: a lease may be shorter than its lane's time, never longer without the client's word.
+    """
 
     name = "retention"
 
@@ -279,15 +296,14 @@ class Retention(Check):
         now = self.book.now
         if dropped.drops_failed or (dropped.loaded and dropped.idle_since_ns == now):
             return  # tried once more, or loaded for a turn that is gone
-        worth = self._worth(dropped)
+        size = length(dropped.tokens)
+        if dropped.clean:
+            return
         for number, slot in enumerate(card.slots):
             if slot is dropped or slot.op or slot.turn or slot.broken or not self._at_rest(slot):
                 continue
-            if slot.idle_since_ns == now and not slot.clean:
-                continue  # it is stored first
-            less = self._worth(slot)
-            if worth > less:
-                complaint = f"{action}: worth {worth}; slot {number} is worth {less}"
+            if self._over(slot) and slot.clean and length(slot.tokens) >= size:
+                complaint = f"{action}: dirty; slot {number} is clean and its lease is over"
                 self.wrong.append((dropped.session, complaint))
 
     def after(self, event: ev.Event, actions: tuple[act.Action, ...]) -> None:
@@ -307,10 +323,8 @@ class Retention(Check):
             return False
         return not any(turn.arrived.session == slot.session for turn in self.book.live_turns())
 
-    def _worth(self, slot: Slot) -> tuple[bool, bool, int, int]:
-        session = self.book.sessions[slot.session]
-        leased = self.book.now < session.lease_ns
-        return leased, not slot.clean, BATCH - session.lane, slot.idle_since_ns
+    def _over(self, slot: Slot) -> bool:
+        return self.book.now >= self.book.sessions[slot.session].lease_ns
 
 
 CHECKS = (CardRoom, SlotOrder, Prefix, Thrift, Home, Tenants, PoolCap, NothingLeft, Retention)

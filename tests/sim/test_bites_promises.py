@@ -90,26 +90,6 @@ WRONG: dict[str, tuple[str, list[Step]]] = {
             (TICK[0], [drops(1)]),
         ],
     ),
-    "retention: higher lane before lower": (
-        "retention",
-        [
-            *UP,
-            (arrives("a", lane=2), [runs("a")]),
-            (ends("a"), [settles("a", lane=2)]),
-            (arrives("b", "r", lane=0), [runs("b", "r", 1)]),
-            (ends("b"), [settles("b", "r")]),
-            (TICK[0], [drops(1)]),
-        ],
-    ),
-    "retention: used last goes first": (
-        "retention",
-        [
-            *ONE,
-            (arrives("b", "r"), [runs("b", "r", 1)]),
-            (ends("b"), [settles("b", "r")]),
-            (TICK[0], [drops(1)]),
-        ],
-    ),
     "rates: quota that nobody set": (
         "rates",
         [*UP, (arrives("a"), [act.Refuse(TurnId("a"), "quota_exceeded", "", 0)])],

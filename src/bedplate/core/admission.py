@@ -15,6 +15,7 @@ always admitted when no other is, so that one larger than its lane's share can r
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from bedplate.core import lane as line
 from bedplate.core.lease import expired
@@ -22,6 +23,9 @@ from bedplate.core.limits import ADMIT_PATIENCE_NS, RELEASE_SCAN_MAX
 from bedplate.core.ready import enqueue
 from bedplate.core.state import State
 from bedplate.core.states import QUEUED, Branch, Group, Session, Turn
+
+LEASES_SCAN_MAX = 16
+"""Leased idle sessions of a lane that are looked past for one whose lease ran out."""
 
 
 def request(state: State, turn: Turn) -> None:
@@ -109,10 +113,14 @@ def _may_step_back(state: State, group: Group, turn: Turn) -> Iterator[Session]:
     """Yield idle sessions in the order in which they make room for a waiting turn."""
     impatient = state.now_ns - turn.since_ns >= ADMIT_PATIENCE_NS
     for lane in (2, 1, 0):
+        leased = 0
         for idle in group.idle[lane].values():
-            if not impatient and not expired(idle, state.now_ns):
+            if impatient or expired(idle, state.now_ns):
+                yield idle
+                continue
+            leased += 1
+            if leased >= LEASES_SCAN_MAX:
                 break
-            yield idle
 
 
 def _reserved(group: Group, session: Session) -> int:
@@ -163,9 +171,7 @@ def _wake_later(state: State, group: Group, turn: Turn) -> None:
     """Look again when a lease runs out or patience does; ends of turns stir anyway."""
     due = [turn.since_ns + ADMIT_PATIENCE_NS]
     for idle in group.idle:
-        first = next(iter(idle.values()), None)
-        if first is not None:
-            due.append(first.lease_ns)
+        due += [first.lease_ns for first in islice(idle.values(), LEASES_SCAN_MAX)]
     soonest = min((at_ns for at_ns in due if at_ns > state.now_ns), default=0)
     if soonest and group.wake_ns != soonest:
         group.wake_ns = soonest

@@ -10,8 +10,10 @@ from bedplate.core import (
     admission,
     cards,
     events,
+    eviction,
     fairness,
     kv,
+    lease,
     order,
     placement,
     retention,
@@ -33,8 +35,12 @@ SHIPPED = Rules(
     tenant_rank=fairness.tenant_rank,
     fits=admission.fits,
     plan=placement.plan,
-    worth=retention.worth,
+    worth=eviction.worth,
     keeps=retention.keeps,
+    entry_worth=eviction.entry_worth,
+    lease=lease.length_ns,
+    loads=retention.loads,
+    stores=retention.stores,
 )
 """What a service runs, and a replay and the twin with it."""
 GROUPS_A_STEP_MAX = 256
@@ -129,14 +135,6 @@ def _session_closed(state: State, event: events.SessionClosed) -> None:
         sessions.close(state, session, "closed")
 
 
-def _tool_progress(state: State, event: events.ToolProgress) -> None:
-    """Hold the lease for as long as the tool says it runs, within the lane's idle limit."""
-    session = state.sessions.get(event.session)
-    if session is not None and session.open_turns == 0 and event.eta_ns > 0:
-        eta_ns = min(event.eta_ns, state.policy.lanes[session.lane].idle_max_ns)
-        session.lease_ns = max(session.lease_ns, state.now_ns + eta_ns)
-
-
 def _journal_stalled(state: State, event: events.JournalStalled) -> None:
     state.journal_stalled = event.on
 
@@ -153,7 +151,7 @@ _HANDLERS: dict[type[Any], Callable[[State, Any], None]] = {
     events.DispatchFailed: turns.failed,
     events.TurnCancelled: turns.cancelled,
     events.SessionClosed: _session_closed,
-    events.ToolProgress: _tool_progress,
+    events.ToolProgress: lease.progress,
     events.KvStored: kv.stored,
     events.KvLoaded: kv.loaded,
     events.KvDropped: kv.dropped,

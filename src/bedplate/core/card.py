@@ -15,11 +15,15 @@ import heapq
 from collections.abc import Callable
 from typing import TypeVar
 
+from bedplate.core.costs import SLOPE_BITS
 from bedplate.core.lease import charge
 from bedplate.core.state import State
 from bedplate.core.states import DROPPING, FREE, HELD, Card, Group, Slot, Turn
+from bedplate.core.units import SECOND_NS
 
 Found = TypeVar("Found")
+PROMPT_NS = 3 * SECOND_NS // 2
+"""Work in prompts that a card should have before it: enough never to idle between short ones."""
 PROMPT_TOKENS = 4_096
 """Prompt tokens that wait at a card whose pace is not known."""
 Load = tuple[int, int, int, int]
@@ -113,8 +117,15 @@ def can_open(card: Card) -> bool:
 
 
 def prompt_budget(card: Card) -> int:
-    """Return how many prompt tokens the card should have to compute at most."""
-    return card.prompt_streams * PROMPT_TOKENS
+    """Return how many prompt tokens the card should have to compute at most.
+
+    That is PROMPT_NS of work at the pace that its group was seen to have, which counts in what
+    waited: the more waits, the lower the budget.
+    """
+    prefills = card.group.costs.prefills
+    if not prefills.known() or prefills.slope == 0:
+        return card.prompt_streams * PROMPT_TOKENS
+    return card.prompt_streams * max(1, (PROMPT_NS << SLOPE_BITS) // prefills.slope)
 
 
 def takes_prompt(card: Card, tokens: int) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bedplate.core import fairness, pool
 from bedplate.core.actions import Dispatch, LoadKv
 from bedplate.core.card import book, claim, commit, leave, occupy, touch, unclaim
+from bedplate.core.eviction import give_up
 from bedplate.core.placement import Plan, usable_tokens
 from bedplate.core.ready import dequeue, enqueue
 from bedplate.core.retention import drop_slot
@@ -31,6 +32,7 @@ def start(state: State, turn: Turn, way: Plan) -> None:
     branch = turn.branch
     card, slot = way.card, way.slot
     for victim in way.victims:
+        give_up(state, victim)
         _displace(state, victim)
     if branch.slot is not None and branch.slot is not slot:
         assert branch.slot.state == HELD
@@ -106,6 +108,7 @@ def advance(state: State, turn: Turn) -> None:
     turn.state = slot.state = LOADING
     turn.why = "loading"
     branch = turn.branch
+    slot.used_ns = card.group.costs.looked_ns = state.now_ns
     state.count("loads")
     state.emit(LoadKv(card.id, slot.id, branch.session.id, branch.id, turn.load.id))
 

@@ -120,7 +120,10 @@ class SessionClosed(NamedTuple):
 
 
 class ToolProgress(NamedTuple):
-    """The client says how long the tool of this session will still run (0 = unknown)."""
+    """The client says how long the tool of a branch will still run (0 = unknown).
+
+    `branch` −1 is the one whose turn ended last.
+    """
 
     session: SessionId
     branch: BranchId

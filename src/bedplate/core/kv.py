@@ -65,8 +65,11 @@ def _store_over(state: State, slot: Slot) -> None:
 def loaded(state: State, event: KvLoaded) -> None:
     """The slot holds the entry: run the turn that waits for it."""
     turn = _loading(state, event.card, event.slot, event.entry)
-    if turn is not None:
-        _load_done(state, turn, event.tokens)
+    if turn is None:
+        return
+    assert turn.slot is not None
+    turn.branch.group.costs.loads.note(event.tokens, state.now_ns - turn.slot.used_ns)
+    _load_done(state, turn, event.tokens)
 
 
 def dropped(state: State, event: KvDropped) -> None:

@@ -92,7 +92,7 @@ def plan(state: State, turn: Turn) -> Plan | None:
         if card.id in avoid:
             return None
         slot = free_slot(card)
-        source = load if _worth_loading(load, turn, card) else None
+        source = load if _worth_loading(state, load, turn, card) else None
         if not takes_prompt(card, _fresh(source, turn, card)):
             return None
         blocks = turn.need_blocks
@@ -129,11 +129,12 @@ def untried(turn: Turn) -> bool:
     )
 
 
-def _worth_loading(load: Entry | None, turn: Turn, card: Card) -> bool:
-    """Tell whether the entry helps, and the card can hold it whole; it is cut back there."""
+def _worth_loading(state: State, load: Entry | None, turn: Turn, card: Card) -> bool:
+    """Tell whether a load is better than to compute, and the card can hold it; it is cut there."""
     if load is None or card.kv != "full" or not takes(card, load.tokens):
         return False
-    return _saves(load, turn, card)
+    saved_tokens = usable_tokens(load, turn, can_cut=card.can_cut)
+    return saved_tokens > 0 and state.rules.loads(state, load, saved_tokens)
 
 
 def _saves(held: Slot | Entry, turn: Turn, card: Card) -> bool:

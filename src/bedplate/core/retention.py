@@ -1,9 +1,7 @@
 """What a card and the pool keep, and what goes when room is needed: least valuable first.
 
-On a card the order is: lease run out before leased, clean before dirty (a clean copy costs a load
-to get back, a dirty one a prefill), batch before shared before interactive, least recently used,
-slot id. In the pool: batch before shared before interactive, least recently stored. A tenant over
-its pool limit makes room from its own entries only.
+The order is that of `Rules.worth` and `Rules.entry_worth` (`eviction`). A tenant over its pool
+limit makes room from its own entries only.
 """
 
 from __future__ import annotations
@@ -11,9 +9,8 @@ from __future__ import annotations
 from bedplate.core import pool
 from bedplate.core.actions import DropKv, StoreKv
 from bedplate.core.card import book, empty_slot, held_by, spare_blocks, touch
-from bedplate.core.lease import charge, expired
-from bedplate.core.limits import BATCH, RELEASE_SCAN_MAX
-from bedplate.core.rules import Rank
+from bedplate.core.lease import charge
+from bedplate.core.limits import RELEASE_SCAN_MAX
 from bedplate.core.state import State
 from bedplate.core.states import DROPPING, HELD, STORING, Card, Entry, Slot, Tenant, Turn
 
@@ -37,14 +34,34 @@ def victims_for(
         return []
     idle = _candidates(state, card, turn, missing, keep)
     idle.sort(key=lambda s: state.rules.worth(state, s))
-    chosen: list[Slot] = []
-    for slot in idle:
-        if missing <= 0 and not need_slot:
+    chosen = cover([slot.blocks for slot in idle], missing)
+    if chosen is None:
+        return None
+    if not chosen and need_slot:
+        chosen = [0] if idle else None
+    return [idle[index] for index in chosen] if chosen is not None else None
+
+
+def cover(blocks: list[int], missing: int) -> list[int] | None:
+    """Return indexes of items that free `missing` blocks together, None if all are too few.
+
+    Items come least valuable first. They are taken in this order until there is room; then those
+    that were not needed after all are spared, the most valuable first. The choice costs at most as
+    much as the best there is and its last item together. Cost: O(items).
+    """
+    chosen: list[int] = []
+    for index, size in enumerate(blocks):
+        if missing <= 0:
             break
-        chosen.append(slot)
-        missing -= slot.blocks
-        need_slot = False
-    return chosen if missing <= 0 and not need_slot else None
+        chosen.append(index)
+        missing -= size
+    if missing > 0:
+        return None
+    for index in chosen[::-1]:
+        if missing + blocks[index] <= 0:
+            missing += blocks[index]
+            chosen.remove(index)
+    return chosen
 
 
 def _candidates(
@@ -78,17 +95,19 @@ def _bound(slot: Slot, turn: Turn) -> bool:
     return (turns[0].lane, turns[0].serial) < (turn.lane, turn.serial)
 
 
-def worth(state: State, slot: Slot) -> Rank:
-    """Rank an idle slot: the least goes first."""
-    branch = slot.branch
-    assert branch is not None
-    leased = not expired(branch.session, state.now_ns)
-    return (int(leased), int(slot.dirty), BATCH - branch.session.lane, slot.used_ns, slot.id)
-
-
 def keeps(state: State, slot: Slot) -> bool:
     """Keep what an ended turn left on its card: it goes when the room is needed."""
     return True
+
+
+def loads(state: State, entry: Entry, saved_tokens: int) -> bool:
+    """Tell whether to load a copy is better than to compute what it saves, as far as is known."""
+    return entry.group.costs.load_pays(entry.tokens, saved_tokens, state.now_ns)
+
+
+def stores(state: State, slot: Slot) -> bool:
+    """Tell whether a copy in the pool is worth the link's time, in which others wait."""
+    return slot.card.group.costs.store_pays(slot.tokens, state.now_ns)
 
 
 def hold(state: State, slot: Slot, blocks: int) -> None:
@@ -139,6 +158,9 @@ def store_slot(state: State, slot: Slot) -> str:
     branch = slot.branch
     assert branch is not None
     assert slot.state == HELD
+    if not state.rules.stores(state, slot):
+        state.count("stores_spared")
+        return NEVER
     group = slot.card.group
     size = slot.tokens * group.bytes_per_token
     tenant = branch.session.tenant
@@ -182,19 +204,30 @@ def _make_pool_room(state: State, tenant: Tenant, size: int) -> str:
 
 
 def _evict(state: State, excess: int, tenant: Tenant | None) -> bool:
-    """Send idle entries of `excess` bytes on their way out; all that is needed or nothing."""
-    chosen: list[Entry] = []
+    """Send idle entries of `excess` bytes on their way out; all that is needed or nothing.
+
+    Cost: O(RELEASE_SCAN_MAX), the least recently stored of each lane are compared.
+    """
+    if excess <= 0:
+        return True
+    found: list[Entry] = []
     for lane in (2, 1, 0):
         scanned = 0
         for entry in state.lru[lane].values():
-            if excess <= 0 or scanned >= RELEASE_SCAN_MAX:
+            if scanned >= RELEASE_SCAN_MAX:
                 break
             scanned += 1
             wanted = entry.refs or (entry.branch is not None and entry.branch.turns)
             if wanted or (tenant is not None and entry.tenant is not tenant):
                 continue
-            chosen.append(entry)
-            excess -= entry.size_bytes
+            found.append(entry)
+    found.sort(key=lambda entry: state.rules.entry_worth(state, entry))
+    chosen: list[Entry] = []
+    for entry in found:
+        if excess <= 0:
+            break
+        chosen.append(entry)
+        excess -= entry.size_bytes
     if excess > 0:
         return False
     for entry in chosen:

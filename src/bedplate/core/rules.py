@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from bedplate.core.placement import Plan
     from bedplate.core.state import State
-    from bedplate.core.states import Group, Slot, Turn
+    from bedplate.core.states import Branch, Entry, Group, Slot, Turn
 
 Rank = tuple[int, ...]
 """An order: the least comes first. One function's ranks have one length; the last is unique."""
@@ -27,7 +27,11 @@ class Rules(NamedTuple):
     ranks; `least` is the least virtual service of those that wait. `fits(state, group,
     turn)`: whether a turn's session may be admitted now, making idle ones step back. `plan(state,
     turn)`: where a turn can run now. `worth(state, slot)`: of idle slots the least goes first.
-    `keeps(state, slot)`: whether a slot keeps its KV once its turn has ended.
+    `keeps(state, slot)`: whether a slot keeps its KV once its turn has ended. `entry_worth(state,
+    entry)`: of copies in the pool the least goes first. `lease(state, branch)`: for how many ns the
+    KV of a branch is protected whose turn has ended. `loads(state, entry, saved_tokens)`: whether a
+    load is better than to compute what it saves. `stores(state, slot)`: whether an idle slot's KV
+    is copied to the pool.
     """
 
     rank: Callable[[State, Turn], Rank]
@@ -36,3 +40,7 @@ class Rules(NamedTuple):
     plan: Callable[[State, Turn], Plan | None]
     worth: Callable[[State, Slot], Rank]
     keeps: Callable[[State, Slot], bool]
+    entry_worth: Callable[[State, Entry], Rank]
+    lease: Callable[[State, Branch], int]
+    loads: Callable[[State, Entry, int], bool]
+    stores: Callable[[State, Slot], bool]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bedplate.core import admission, order, pool, settle
+from bedplate.core import admission, order, pool, returns, settle
 from bedplate.core.actions import SessionEnded
 from bedplate.core.events import TurnArrived
 from bedplate.core.ids import BranchId, SessionId
@@ -103,6 +103,9 @@ def close(state: State, session: Session, reason: str) -> None:
     ended_ns = max((branch.ended_ns for branch in session.branches.values()), default=0)
     if ended_ns:
         order.note_end(session.group, session, ended_ns)
+    if reason == "expired":
+        for branch in session.branches.values():
+            returns.stayed_away(state, branch)
     session.tenant.sessions -= 1
     session.tenant.resting.pop(session.id, None)
     admission.withdraw(state, session)

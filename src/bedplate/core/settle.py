@@ -83,7 +83,7 @@ def end_turn(state: State, turn: Turn, status: str, *, cached_tokens: int = 0) -
     session.open_turns -= 1
     assert session.open_turns >= 0
     lane = state.policy.lanes[session.lane]
-    session.lease_ns = state.now_ns + lane.lease_ns
+    session.lease_ns = state.now_ns + state.rules.lease(state, branch)
     session.expires_ns = state.now_ns + lane.idle_max_ns
     if session.expires_ns < session.idle_ns:  # its lane now, or the policy, is less patient
         watch_idle(state, session, session.expires_ns)

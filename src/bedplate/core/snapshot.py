@@ -13,6 +13,7 @@ from typing import Any
 
 from bedplate.core import CORE_VERSION
 from bedplate.core.base import SHIPPED, Base
+from bedplate.core.costs import Costs, Line
 from bedplate.core.ids import (
     BranchId,
     CardId,
@@ -27,11 +28,27 @@ from bedplate.core.limits import LanePolicy, Policy, TenantPolicy, default_polic
 from bedplate.core.rules import Rules
 from bedplate.core.state import State
 from bedplate.core.states import Branch, Card, Entry, Group, Session, Slot, Tenant, Turn
+from bedplate.core.tools import Gaps, Memory
 
 INT_LIMIT = 1 << 63
 """Integers beyond 64 bits (a bucket of a large limit) are written as text."""
 _RECORDS = {
-    cls.__name__: cls for cls in (State, Tenant, Session, Branch, Turn, Slot, Card, Group, Entry)
+    cls.__name__: cls
+    for cls in (
+        State,
+        Tenant,
+        Session,
+        Branch,
+        Turn,
+        Slot,
+        Card,
+        Group,
+        Entry,
+        Gaps,
+        Memory,
+        Line,
+        Costs,
+    )
 }
 _FIELDS = {
     name: sorted(getattr(cls, "__mypyc_attrs__", None) or cls.__slots__)
@@ -106,6 +123,10 @@ def _blanks(rules: Rules) -> dict[str, Callable[[], Any]]:
         "Branch": lambda: Branch(BranchId(0), session, group, 0),
         "Turn": lambda: Turn(TurnId(""), branch, 0, 0),
         "Entry": lambda: Entry(EntryId(0), branch, 0, 0),
+        "Gaps": Gaps,
+        "Memory": lambda: Memory(0),
+        "Line": Line,
+        "Costs": Costs,
     }
 
 

@@ -20,13 +20,17 @@ from bedplate.core.states import (
     Tenant,
     Turn,
 )
+from bedplate.core.tools import SHARED_NAMES_MAX, Gaps, Memory
 
 HEAP_SLACK = 64
 """Stale deadlines kept before the heap is swept."""
 
 
 class State:
-    """What `Base.handle` changes. One object per supernode; nothing outside core holds it."""
+    """What `Base.handle` changes. One object per supernode; nothing outside core holds it.
+
+    `tools` and `gaps` are how long tools took, over all tenants.
+    """
 
     __slots__ = (
         "actions",
@@ -36,6 +40,7 @@ class State:
         "counters",
         "deadlines",
         "entries",
+        "gaps",
         "groups",
         "journal_stalled",
         "loose",
@@ -53,6 +58,7 @@ class State:
         "shutting_down",
         "stirred",
         "tenants",
+        "tools",
         "touched",
         "turns",
     )
@@ -69,6 +75,8 @@ class State:
         self.groups: dict[ModelId, Group] = {}
         self.entries: dict[EntryId, Entry] = {}
         self.lru: list[dict[EntryId, Entry]] = [{}, {}, {}]
+        self.gaps = Gaps()
+        self.tools = Memory(SHARED_NAMES_MAX)
         self.pool_bytes = 0
         self.pool_dropping = 0
         self.pending_stores: dict[tuple[CardId, SlotId], Slot] = {}

@@ -19,6 +19,7 @@ CLAIMED: a placed turn waits there until room is free on the card. BROKEN: a dro
 
 from __future__ import annotations
 
+from bedplate.core.costs import Costs
 from bedplate.core.ids import (
     BranchId,
     CardId,
@@ -30,6 +31,7 @@ from bedplate.core.ids import (
     TurnId,
 )
 from bedplate.core.limits import TenantPolicy
+from bedplate.core.tools import NAMES_MAX, Memory
 from bedplate.core.units import MINUTE_NS
 
 # Turn states.
@@ -78,6 +80,7 @@ class Tenant:
         "running",
         "sessions",
         "token_level",
+        "tools",
         "waiting",
     )
 
@@ -92,6 +95,7 @@ class Tenant:
         self.resting: dict[SessionId, Session] = {}
         self.pool_bytes = 0
         self.pool_dropping = 0
+        self.tools = Memory(NAMES_MAX)
         self.refilled_ns = now_ns
         self.request_level = policy.requests_per_minute * MINUTE_NS
         self.token_level = policy.tokens_per_minute * MINUTE_NS
@@ -148,7 +152,8 @@ class Branch:
     `source_tokens` its leading tokens on the line that the fork left; `awaits` is the parent while
     that entry is on its way to the pool. `card` is where a turn of it
     last ran.
-    `reserved_tokens` is its part of the session's admission.
+    `reserved_tokens` is its part of the session's admission. `tool` is what its last answer called,
+    `eta_ns` when that will be done by the client's word, 0 without one.
     """
 
     __slots__ = (
@@ -159,6 +164,7 @@ class Branch:
         "card",
         "ended_ns",
         "entry",
+        "eta_ns",
         "group",
         "id",
         "reserved_tokens",
@@ -166,6 +172,7 @@ class Branch:
         "slot",
         "source",
         "source_tokens",
+        "tool",
         "turns",
     )
 
@@ -182,6 +189,8 @@ class Branch:
         self.card = ""
         self.reserved_tokens = 0
         self.ended_ns = 0
+        self.tool = ""
+        self.eta_ns = 0
         self.area_mark_ns = now_ns
         self.area_card = 0
         self.area_pool = 0
@@ -405,6 +414,7 @@ class Group:
         "capacity_tokens",
         "cards",
         "context_tokens",
+        "costs",
         "floors",
         "idle",
         "model",
@@ -429,6 +439,7 @@ class Group:
         self.bytes_per_token = 0
         self.admitted_tokens = 0
         self.wake_ns = 0
+        self.costs = Costs()
         self.owed = [0, 0, 0]
         self.tail_ns = [0, 0, 0]
         self.virtual: list[dict[TenantId, int]] = [{}, {}, {}]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bedplate.core import admission, fairness, sessions, settle, tenant
+from bedplate.core import admission, fairness, returns, sessions, settle, tenant
 from bedplate.core.actions import FailTurn, Refuse
 from bedplate.core.card import commit
 from bedplate.core.dispatch import leave_slot, run_deadline_ns, scrap_slot
@@ -20,6 +20,7 @@ from bedplate.core.placement import untried
 from bedplate.core.retention import hold
 from bedplate.core.state import State
 from bedplate.core.states import RUNNING, WAITING, Group, Slot, Tenant, Turn
+from bedplate.core.tools import NAME_LENGTH_MAX
 from bedplate.core.units import SECOND_NS, blocks_for
 
 BUSY = ("capacity", "no_engine")
@@ -52,6 +53,7 @@ def arrived(state: State, event: TurnArrived) -> None:
     turn.resumable = event.resumable
     turn.exact = event.exact
     turn.tool_ns = state.now_ns - branch.ended_ns if branch.ended_ns else 0
+    returns.came_back(state, branch)
     length = turn.prompt_tokens + turn.limit_tokens
     turn.need_blocks = blocks_for(length, state.policy.block_tokens)
     state.turns[turn.id] = turn
@@ -130,6 +132,9 @@ def started(state: State, event: TurnStarted) -> None:
         state.count("pool_saved_tokens", event.cached_tokens)
     elif event.cached_tokens < turn.expected_tokens:
         state.count("cache_refuted")
+    if turn.out_tokens == 0 and event.prompt_tokens > event.cached_tokens:
+        computed_tokens = event.prompt_tokens - event.cached_tokens
+        turn.branch.group.costs.prefills.note(computed_tokens, state.now_ns - turn.dispatched_ns)
     turn.why = "decoding"
     assert turn.slot is not None
     commit(state, turn, turn.slot.card, 0)
@@ -161,6 +166,7 @@ def ended(state: State, event: TurnEnded) -> None:
     turn.prompt_tokens = event.prompt_tokens
     turn.out_tokens = event.out_tokens
     turn.exact = event.exact
+    turn.branch.tool = event.tool[:NAME_LENGTH_MAX]
     state.count("prompt_tokens", event.prompt_tokens)
     state.count("cached_tokens", event.cached_tokens)
     state.count("out_tokens", event.out_tokens)

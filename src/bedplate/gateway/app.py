@@ -195,7 +195,9 @@ def make_gateway(parts: Parts) -> Gateway:
     }
     trees = {
         MODELS: Route("models", {"GET": models.get}),
-        SESSIONS: Route("sessions", {"GET": sessions.get, "DELETE": sessions.delete}),
+        SESSIONS: Route(
+            "sessions", {"GET": sessions.get, "DELETE": sessions.delete, "POST": sessions.progress}
+        ),
         CARDS: Route("admin", {"POST": admin.card}),
     }
     return Gateway(parts, exact, trees)

@@ -6,15 +6,17 @@ import asyncio
 
 import orjson
 
-from bedplate.core.ids import ModelId, SessionId
+from bedplate.core.events import ToolProgress
+from bedplate.core.ids import BranchId, ModelId, SessionId
 from bedplate.core.limits import LANE_NAMES
 from bedplate.core.units import SECOND_NS
 from bedplate.engines.base import JsonObject
-from bedplate.errors import Draining, JournalError, UnknownModel, UnknownSession
+from bedplate.errors import Draining, JournalError, QuotaExceeded, UnknownModel, UnknownSession
 from bedplate.gateway.door import check_model
-from bedplate.gateway.errors_http import JSON_TYPE
+from bedplate.gateway.errors_http import JSON_TYPE, UnknownPath
 from bedplate.gateway.http import Exchange
 from bedplate.gateway.metrics import CONTENT_TYPE, Metrics
+from bedplate.gateway.openai.checks import integer, number, only_keys, refuse
 from bedplate.gateway.openai.embeddings import embedding_body, read_embedding
 from bedplate.gateway.openai.wire import (
     check_content_encoding,
@@ -28,6 +30,13 @@ from bedplate.gateway.recognition import checked_name
 
 MODELS = "/v1/models/"
 SESSIONS = "/v1/sessions/"
+PROGRESS = "/progress"
+PROGRESS_KEYS = frozenset(("eta_seconds", "branch"))
+PROGRESS_BYTES_MAX = 4096
+PROGRESS_PAUSE_NS = SECOND_NS
+"""Between two words of one session about its tool."""
+ETA_SECONDS_MAX = 7 * 24 * 3600
+BRANCH_MAX = 1 << 31
 COMMIT_SECONDS = 10.0
 """How long a call waits for the journal to take what it decided."""
 _NO_STORE = (b"cache-control", b"no-store")
@@ -111,10 +120,15 @@ class Embeddings:
 
 
 class Sessions:
-    """`GET /v1/sessions`, `GET` and `DELETE /v1/sessions/{id}`: the tenant's own, and no others."""
+    """`/v1/sessions`, `/v1/sessions/{id}` and its `/progress`: the tenant's own, and no others."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self._told_ns: dict[SessionId, int] = {}
+        parts.runtime.on_session_end(self._forget)
+
+    def _forget(self, session: SessionId) -> None:
+        self._told_ns.pop(session, None)
 
     async def list(self, exchange: Exchange) -> None:
         """Answer with the tenant's live sessions."""
@@ -138,11 +152,45 @@ class Sessions:
         name = exchange.path.removeprefix(SESSIONS)
         await respond_json(exchange, {"id": name, "object": "session", "deleted": True})
 
-    def _find(self, exchange: Exchange) -> tuple[SessionId, JsonObject]:
+    async def progress(self, exchange: Exchange) -> None:
+        """Take a client's word for how long its tool still runs: its KV is kept by that.
+
+        It is advice, so the answer does not wait for the disk.
+        """
+        path = exchange.path.removeprefix(SESSIONS)
+        name = path.removesuffix(PROGRESS)
+        if name == path:
+            raise UnknownPath(f"Sessions take a POST on {PROGRESS} only.")
+        session, _ = self._find(exchange, name)
+        check_content_type(exchange.header(b"content-type"))
+        check_content_encoding(exchange.header(b"content-encoding"))
+        body = decode(await exchange.body(size_max=PROGRESS_BYTES_MAX))
+        only_keys("", body, PROGRESS_KEYS)
+        if "eta_seconds" not in body:
+            refuse("eta_seconds", "required: how long the tool still runs, 0 if nobody knows.")
+        eta_s = number("eta_seconds", body["eta_seconds"], 0, ETA_SECONDS_MAX)
+        branch = integer("branch", body.get("branch", -1), -1, BRANCH_MAX)
+        runtime = self._parts.runtime
+        runtime.check_writable()
+        self._pace(session, runtime.now_ns())
+        runtime.post(ToolProgress(session, BranchId(branch), round(eta_s * SECOND_NS)))
+        await respond_json(exchange, {"id": name, "object": "session", "eta_seconds": eta_s})
+
+    def _pace(self, session: SessionId, now_ns: int) -> None:
+        """Refuse word of a session that comes too soon after the last: each is a record."""
+        since_ns = now_ns - self._told_ns.get(session, now_ns - PROGRESS_PAUSE_NS)
+        if since_ns < PROGRESS_PAUSE_NS:
+            raise QuotaExceeded(
+                "Progress of a session is taken once a second.",
+                retry_after_s=(PROGRESS_PAUSE_NS - since_ns) / SECOND_NS,
+            )
+        self._told_ns[session] = now_ns
+
+    def _find(self, exchange: Exchange, path: str = "") -> tuple[SessionId, JsonObject]:
         """Return the open session that the path names; another tenant's is as unknown as none."""
         parts = self._parts
         credential = parts.door.admit(exchange)
-        name = checked_name(exchange.path.removeprefix(SESSIONS))
+        name = checked_name(path or exchange.path.removeprefix(SESSIONS))
         session = parts.recogniser.find(credential.tenant, name)
         shown = parts.view.session(session)
         if shown is None:
