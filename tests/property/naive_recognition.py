@@ -96,20 +96,28 @@ class Naive:
                 _, session, branch = max(resting, key=lambda item: item[0])
                 return "extend", session, branch
             _, session, owner = max(owners, key=lambda item: item[0])
-            deepest = [
-                (len(history[0]), when, b)
-                for (c, history, b, when) in session.answered
-                if c == context
-                and length < len(history[0])
-                and history[0] == messages[: len(history[0])]
-            ]
-            source = max(deepest, key=lambda item: item[:2])[2] if deepest else owner
+            source = self.prompted(session, context, messages, longer_than=length) or owner
             return "fork", session, self.grow(session, source, opening)
         if name is None:
             return self.new(tenant, None, opening)
         alike = [b for b in named[0].branches.values() if opening and b.opening == opening]
         parent = max(alike, key=lambda b: b.used) if alike else None
+        parent = self.prompted(named[0], context, messages, longer_than=0) or parent
         return "fork", named[0], self.grow(named[0], parent, opening)
+
+    @staticmethod
+    def prompted(
+        session: ModelSession, context: tuple[object, ...], messages: History, *, longer_than: int
+    ) -> ModelBranch | None:
+        """Return the branch that was asked the longest prompt the messages begin with."""
+        deepest = [
+            (len(history[0]), when, b)
+            for (c, history, b, when) in session.answered
+            if c == context
+            and longer_than < len(history[0])
+            and history[0] == messages[: len(history[0])]
+        ]
+        return max(deepest, key=lambda item: item[:2])[2] if deepest else None
 
     def still_valid(self, cut: Cut, now_ns: int) -> bool:
         if now_ns > cut.until_ns or cut.session not in self.sessions:

@@ -25,11 +25,13 @@ Rules, in this order:
     new     No match: a new session.
 
 A call that names its session (X-Session-Id) is placed by the same rules inside that session only.
-If it shares no answer with it, it opens a new branch there, whose parent is the latest branch with
-the same tools and system prompt (a history was compacted), or none: `fork_of` is -1. The name is an
-id that we gave out, or the client's own word; such words belong to the tenant, and an unknown one
-creates the session. An id of ours that lives in another tenant is refused with 404. Calls without a
-name are never placed in a session that a client named: its name alone says what belongs to it.
+If it shares no answer with it, it opens a new branch there. Its parent is the branch that was asked
+the longest prompt that the call begins with (an answer was dropped), else the latest branch with
+the same tools and system prompt (a history was compacted), else none: `fork_of` is -1. The name is
+an id that we gave out, or the client's own word; such words belong to the tenant, and an unknown
+one creates the session. An id of ours that lives in another tenant is refused with 404. Calls
+without a name are never placed in a session that a client named: its name alone says what belongs
+to it.
 `prompt_cache_key` plays no part: many conversations share one.
 
 A placement holds its branch until `turn_ended`, so of two calls at one instant one extends and one
@@ -322,19 +324,24 @@ class Recogniser:
                 if branch.head == links[at] and not branch.hold:
                     return EXTEND, branch
             return FORK, self._fork(owner, request, links, at)
+        parent = self._prompted(session, links)
         for branch in reversed(session.branches.values()):
-            if opening and branch.opening == opening:
-                return FORK, self._forest.branch(session, branch, opening)
-        return FORK, self._forest.branch(session, None, opening)
+            if parent is None and opening and branch.opening == opening:
+                parent = branch
+        return FORK, self._forest.branch(session, parent, opening)
 
     def _fork(self, owner: Branch, request: ChatRequest, links: list[bytes], at: int) -> Branch:
-        session = owner.session
-        for link in reversed(links[at + 1 :]):
-            deeper = session.prompted_by(link)
-            if deeper is not None:
-                owner = deeper
-                break
-        return self._forest.branch(session, owner, opening_link(request, links))
+        parent = self._prompted(owner.session, links[at + 1 :]) or owner
+        return self._forest.branch(owner.session, parent, opening_link(request, links))
+
+    @staticmethod
+    def _prompted(session: Session, links: list[bytes]) -> Branch | None:
+        """Return the branch that was asked the longest of these prompts, whatever it answered."""
+        for link in reversed(links):
+            branch = session.prompted_by(link)
+            if branch is not None:
+                return branch
+        return None
 
     def _open(self, tenant: TenantId, name: str, opening: bytes) -> Branch:
         session_id = SessionId(f"s-{self._new_id()}")

@@ -29,3 +29,15 @@ def test_a_name_that_was_given_again_is_the_later_sessions_after_a_restart() -> 
         again.restore(note)
     again.retain({sessions[1]})
     assert again.find(TenantId("bank"), "alpha") == sessions[1]
+
+
+def test_a_call_that_drops_the_last_answer_starts_from_the_branch_that_was_asked() -> None:
+    numbers = count()
+    recogniser = Recogniser(lambda: str(next(numbers)))
+    asked = ({"role": "user", "content": "a"},)
+    request = ChatRequest(model=ModelId("m"), messages=asked)
+    place = recogniser.match(TenantId("t"), ModelId("m"), request, "s", 0, turn=TurnId("t1"))
+    recogniser.turn_ended(place, {"role": "assistant", "content": "b"}, 0)
+    edited = ChatRequest(model=ModelId("m"), messages=(*asked, {"role": "user", "content": "c"}))
+    again = recogniser.match(TenantId("t"), ModelId("m"), edited, "s", 0, turn=TurnId("t2"))
+    assert (again.kind, again.fork_of) == ("fork", place.branch)
