@@ -79,6 +79,7 @@ ContextTokens = Annotated[int, Field(ge=1, le=CONTEXT_TOKENS_MAX)]
 BlockTokens = Annotated[int, Field(ge=1, le=4_096), AfterValidator(_power_of_two)]
 Price = Annotated[int, Field(ge=0, le=PRICE_MICRO_MAX)]
 Seconds = Annotated[float, Field(gt=0, le=SECONDS_MAX)]
+Wait = Annotated[float, Field(ge=0, le=SECONDS_MAX)]
 
 
 def to_ns(seconds: float) -> int:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from bedplate.config.fields import ContextTokens, Count, Percent, Seconds, Section, to_ns
+from bedplate.config.fields import ContextTokens, Count, Percent, Seconds, Section, Wait, to_ns
 from bedplate.core.limits import BATCH, INTERACTIVE, SHARED, LanePolicy, default_policy
 from bedplate.core.units import SECOND_NS
 
@@ -27,6 +27,11 @@ class LaneConfig(Section):
         description="Share of the work that it gets whatever waits in the lanes above it."
     )
 
+    refuse_seconds: Wait = Field(
+        description="A session that would wait longer for its first card is refused at once; "
+        "0 is never."
+    )
+
     def policy(self) -> LanePolicy:
         """Return the lane as core wants it."""
         return LanePolicy(
@@ -37,6 +42,7 @@ class LaneConfig(Section):
             lease_ns=to_ns(self.lease_seconds),
             idle_max_ns=to_ns(self.idle_seconds),
             share_permille=round(self.share_percent * 10),
+            refuse_ns=to_ns(self.refuse_seconds),
         )
 
 
@@ -51,6 +57,7 @@ def lane_defaults(lane: int) -> dict[str, float]:
         "lease_seconds": policy.lease_ns / SECOND_NS,
         "idle_seconds": policy.idle_max_ns / SECOND_NS,
         "share_percent": policy.share_permille / 10,
+        "refuse_seconds": policy.refuse_ns / SECOND_NS,
     }
 
 

@@ -187,6 +187,8 @@ def recount(state: State, group: Group) -> None:
     if group.bytes_per_token and any(card.kv == "full" for card in serving):
         room += state.policy.pool_bytes_max // group.bytes_per_token
     group.capacity_tokens = room
+    group.running_max = sum(card.running_max for card in serving)
+    group.streams = sum(max(1, card.prompt_streams) for card in serving)
     if alive:
         group.context_tokens = max(card.context_tokens for card in alive)
     state.stir(group)

@@ -55,10 +55,13 @@ def lift(group: Group, turn: Turn) -> None:
 
 def expected_cost(turn: Turn) -> int:
     """Return what the turn will probably cost, in prompt tokens."""
-    held = _reusable(turn.branch)
-    uncached = turn.prompt_tokens - min(held, turn.reuse_tokens)
     out = min(turn.limit_tokens, turn.branch.session.tenant.output_mean)
-    return max(1, PROMPT_COST * uncached + OUTPUT_COST * out)
+    return PROMPT_COST * fresh_tokens(turn) + OUTPUT_COST * out
+
+
+def fresh_tokens(turn: Turn) -> int:
+    """Return how many prompt tokens must probably be computed, at least one."""
+    return max(1, turn.prompt_tokens - min(_reusable(turn.branch), turn.reuse_tokens))
 
 
 def _reusable(branch: Branch) -> int:

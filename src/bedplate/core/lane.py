@@ -11,7 +11,8 @@ import heapq
 from bisect import insort
 from collections.abc import Iterator
 
-from bedplate.core.fairness import SCALE, expected_cost
+from bedplate.core.demand import note_gone, note_waiting
+from bedplate.core.fairness import SCALE, expected_cost, fresh_tokens
 from bedplate.core.ids import TenantId
 from bedplate.core.rules import Rank
 from bedplate.core.state import State
@@ -26,6 +27,7 @@ def push(line: Line, turn: Turn) -> None:
     """Add a turn at its place by rank. Cost: O(log turns of its tenant), and moving pointers."""
     tenants = line[turn.lane]
     tenant = turn.branch.session.tenant.id
+    note_waiting(turn.branch.group, turn, fresh_tokens(turn))
     queue = tenants.get(tenant)
     if queue is None:
         tenants[tenant] = [turn]
@@ -41,6 +43,7 @@ def remove(line: Line, turn: Turn) -> None:
     """Take a turn out."""
     tenants = line[turn.lane]
     tenant = turn.branch.session.tenant.id
+    note_gone(turn.branch.group, turn)
     queue = tenants[tenant]
     queue.remove(turn)
     if not queue:

@@ -38,6 +38,7 @@ class LanePolicy(NamedTuple):
     refusal. `output_tokens`: output limit of a turn that names none. `lease_ns`: how long a card
     copy is protected in a tool gap. `idle_max_ns`: how long a silent session lives.
     `share_permille`: share of the work that the lane gets whatever waits in the lanes above it.
+    `refuse_ns`: a session that would wait longer for its first card is refused at once; 0 is never.
     """
 
     admit_permille: int
@@ -47,6 +48,7 @@ class LanePolicy(NamedTuple):
     lease_ns: int
     idle_max_ns: int
     share_permille: int = 0
+    refuse_ns: int = 0
 
 
 class TenantPolicy(NamedTuple):
@@ -94,8 +96,10 @@ def default_policy(*, pool_bytes_max: int = 0) -> Policy:
     return Policy(
         block_tokens=32,
         lanes=(
-            LanePolicy(950, 64, 60 * SECOND_NS, 1024, 60 * SECOND_NS, 30 * MINUTE_NS),
-            LanePolicy(900, 128, 5 * MINUTE_NS, 1024, 30 * SECOND_NS, 30 * MINUTE_NS, 100),
+            LanePolicy(950, 64, MINUTE_NS, 1024, MINUTE_NS, 30 * MINUTE_NS, 0, 30 * SECOND_NS),
+            LanePolicy(
+                900, 128, 5 * MINUTE_NS, 1024, MINUTE_NS // 2, 30 * MINUTE_NS, 100, 150 * SECOND_NS
+            ),
             LanePolicy(800, 1024, 60 * MINUTE_NS, 1024, 5 * SECOND_NS, 60 * MINUTE_NS, 50),
         ),
         tenants=(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bedplate.core import admission, fairness, pool, ready, tenant
+from bedplate.core import admission, demand, fairness, pool, ready, tenant
 from bedplate.core import lane as line
 from bedplate.core.actions import CancelTurn, FailTurn, Refuse, Settled
 from bedplate.core.dispatch import leave_slot
@@ -74,6 +74,8 @@ def end_turn(state: State, turn: Turn, status: str, *, cached_tokens: int = 0) -
     )
     state.count(f"turns_{status}")
     fairness.charge_end(turn, cached_tokens=cached_tokens, area_card=area_card)
+    if turn.attempt:
+        demand.note_ended(branch.group, turn.slot_ns)
     used = (turn.prompt_tokens if turn.attempt else 0) + turn.out_tokens
     tenant.settle(session.tenant, turn, used)
     del state.turns[turn.id]

@@ -202,7 +202,8 @@ class Turn:
     `end_reason` is set when it will end at the engine's next word. `card` is where it was last
     dispatched, empty before. `failed_on` are cards that were up and could not run it. `rank` is its
     place in line, from when it began to wait there, `charged` what its tenant paid ahead for it,
-    `fresh_tokens` what its card has yet to compute of its prompt, 0 from the first token on.
+    `fresh_tokens` what its card has yet to compute of its prompt, 0 from the first token on, and
+    `waiting_tokens` what it counts for while it stands in a line.
     """
 
     __slots__ = (
@@ -240,6 +241,7 @@ class Turn:
         "slot_ns",
         "state",
         "tool_ns",
+        "waiting_tokens",
         "why",
     )
 
@@ -279,6 +281,7 @@ class Turn:
         self.rank: tuple[int, ...] = ()
         self.charged = 0
         self.fresh_tokens = 0
+        self.waiting_tokens = 0
 
 
 class Slot:
@@ -402,7 +405,9 @@ class Group:
     `floors[lane]` the least of those that waited at the latest start (`fairness`). `owed[lane]` is
     the work, in thousandths of cost, that a lane may do before those above it. `tail_ns[lane]` is
     the time that 95 % of the lane's sessions took at most (`order`). `idle[lane]` are admitted
-    sessions without a turn, in the order in which their leases run out.
+    sessions without a turn, in the order in which their leases run out. `waiting_tokens` and
+    `waiting_turns` count what waits in each lane, `turn_ns` is the mean time of a turn on a card,
+    `running_max` and `streams` what its cards run and compute side by side (`demand`).
     """
 
     __slots__ = (
@@ -421,9 +426,14 @@ class Group:
         "open_heap",
         "owed",
         "queues",
+        "running_max",
+        "streams",
         "tail_ns",
+        "turn_ns",
         "unranked",
         "virtual",
+        "waiting_tokens",
+        "waiting_turns",
         "wake_ns",
     )
 
@@ -444,6 +454,11 @@ class Group:
         self.tail_ns = [0, 0, 0]
         self.virtual: list[dict[TenantId, int]] = [{}, {}, {}]
         self.floors = [0, 0, 0]
+        self.waiting_tokens = [0, 0, 0]
+        self.waiting_turns = [0, 0, 0]
+        self.turn_ns = 0
+        self.running_max = 0
+        self.streams = 0
         self.queues: list[dict[TenantId, list[Turn]]] = [{}, {}, {}]
         self.admit_queues: list[dict[TenantId, list[Turn]]] = [{}, {}, {}]
         self.idle: list[dict[SessionId, Session]] = [{}, {}, {}]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bedplate.core import admission, fairness, returns, sessions, settle, tenant
+from bedplate.core import admission, demand, fairness, returns, sessions, settle, tenant
 from bedplate.core.actions import FailTurn, Refuse
 from bedplate.core.card import commit
 from bedplate.core.dispatch import leave_slot, run_deadline_ns, scrap_slot
@@ -102,6 +102,9 @@ def _refusal(
     if session is None:
         if sessions.crowded(state) and sessions.evictable(state, payer) is None:
             return ("capacity", f"{state.policy.sessions_max} sessions are open", 30 * SECOND_NS)
+        late = _late(state, group, event.lane)
+        if late is not None:
+            return late
     elif session.tenant is not payer or session.closing:
         return ("session_not_found", f"no session {event.session}", 0)
     else:
@@ -119,6 +122,16 @@ def _refusal(
     if over is not None:
         return ("quota_exceeded", f"the limit of {over[0]} is reached", over[1])
     return None
+
+
+def _late(state: State, group: Group, lane: int) -> tuple[str, str, int] | None:
+    """Refuse a session that would wait too long for its first card."""
+    most_ns = state.policy.lanes[lane].refuse_ns
+    wait_ns = demand.wait_ns(group, lane) if most_ns else 0
+    if wait_ns <= most_ns:
+        return None
+    detail = f"a new session would wait about {wait_ns // SECOND_NS} s"
+    return ("lane_full", detail, max(SECOND_NS, wait_ns - most_ns))
 
 
 def started(state: State, event: TurnStarted) -> None:

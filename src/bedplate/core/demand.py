@@ -1,0 +1,50 @@
+"""How long a new session would wait, by what waits before it; who would wait too long is refused.
+
+A refusal at once is worth more than one after a minute: the agent can go elsewhere, and those that
+were let in get through. Only the first call of a session is asked about: what was begun goes on.
+
+The wait is the longer of two: the prompts that wait in its lane and those above, at the pace that
+the group's cards were seen to have, over the prompts they compute side by side; and the turns that
+wait, at the time that a turn was seen to take, over the turns they run side by side. Sessions under
+way will ask again, which neither counts, so the wait may be longer; it is a reason to refuse only
+when it is long already.
+"""
+
+from __future__ import annotations
+
+from bedplate.core.costs import SLOPE_BITS
+from bedplate.core.states import Group, Turn
+
+MEAN_SHIFT = 4
+"""The mean time of a turn moves a sixteenth of the way with each one."""
+
+
+def wait_ns(group: Group, lane: int) -> int:
+    """Return about how long a new session of a lane would wait for its first card. Cost: O(1)."""
+    tokens = sum(group.waiting_tokens[: lane + 1])
+    turns = sum(group.waiting_turns[: lane + 1])
+    prompts_ns = tokens * group.costs.prefills.slope >> SLOPE_BITS
+    by_prompts_ns = prompts_ns // max(1, group.streams)
+    return max(by_prompts_ns, turns * group.turn_ns // max(1, group.running_max))
+
+
+def note_waiting(group: Group, turn: Turn, fresh_tokens: int) -> None:
+    """Note that a turn waits that has so many tokens to compute."""
+    assert turn.waiting_tokens == 0
+    turn.waiting_tokens = fresh_tokens
+    group.waiting_tokens[turn.lane] += fresh_tokens
+    group.waiting_turns[turn.lane] += 1
+
+
+def note_gone(group: Group, turn: Turn) -> None:
+    """Note that a turn does not wait any more."""
+    group.waiting_tokens[turn.lane] -= turn.waiting_tokens
+    group.waiting_turns[turn.lane] -= 1
+    turn.waiting_tokens = 0
+    assert group.waiting_tokens[turn.lane] >= 0
+    assert group.waiting_turns[turn.lane] >= 0
+
+
+def note_ended(group: Group, slot_ns: int) -> None:
+    """Fold the time that a turn was on a card into the mean."""
+    group.turn_ns += (slot_ns - group.turn_ns) >> MEAN_SHIFT if group.turn_ns else slot_ns
