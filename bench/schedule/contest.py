@@ -100,7 +100,7 @@ def speed_of(run: Run) -> Speed:
 def _played(run: Run, level: Level, seeds: int) -> list[Rows]:
     speed = speed_of(run)
     if run.quick:
-        level = level._replace(sessions=level.sessions // 3)
+        level = level._replace(sessions=level.sessions // 4, load=2 * level.load)
     tuned = _tuned(run, speed, level)
     run.config[level.name] = {
         "slo_factor": SLO_FACTOR,
