@@ -9,7 +9,7 @@ cached, is `load` of what the cards can compute between the first start and the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import cycle, islice, takewhile
 from random import Random
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ LMCACHE = ("lmcache-agent-trace", "dev")
 MIXED = ("customer_service", "wealth_adviser", "insurance_claim", "fraud_triage")
 TURNS = (4, 5)
 """Sessions have at least and at most so many turns; longer ones are cut."""
-CONTEXT_TOKENS = 1_600
+CONTEXT_TOKENS = 1_400
 ANSWER_TOKENS = 80
 GAP_SECONDS = 6.0
 DRAWN = 400
@@ -89,14 +89,20 @@ def sessions_of(source: Source, count: int, *, seed: int) -> tuple[Session, ...]
     """Return so many sessions of a source, cut to size; all begin at 0.
 
     A session ends before a turn whose prompt and answer would exceed `CONTEXT_TOKENS`; with fewer
-    than the least turns left it is not drawn.
+    than the least turns left it is not drawn. Each kind of agent has the same share.
     """
     fitting = [_fitted(session) for session in _sized(_drawn(source, seed), source)]
     long = [session for session in fitting if len(session.turns) >= TURNS[0]]
     random = Random(f"{seed}/sessions")
+    kinds = sorted({session.kind for session in long})
+    dealt: dict[str, list[Session]] = {kind: [] for kind in kinds}
     drawn: list[Session] = []
-    while len(drawn) < count:
-        drawn += random.sample(long, min(len(long), count - len(drawn)))
+    for kind in islice(cycle(kinds), count):
+        if not dealt[kind]:
+            dealt[kind] = [session for session in long if session.kind == kind]
+            random.shuffle(dealt[kind])
+        drawn.append(dealt[kind].pop())
+    random.shuffle(drawn)
     return transform.clamp_gaps(Workload("", "", tuple(drawn)), GAP_SECONDS).sessions
 
 

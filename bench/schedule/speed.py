@@ -9,7 +9,6 @@ runs the same.
 from __future__ import annotations
 
 import asyncio
-import statistics
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,6 +18,7 @@ import numpy as np
 
 from bedplate.core.units import SECOND_NS
 from bedplate.twin.workload.form import Session, Turn, Workload, prompt_tokens
+from bench.bounds.sessions import makespan_bound, mean_bound
 from bench.harness.run import BenchError, Run
 from bench.schedule.model import text
 from bench.schedule.play import SYSTEM_TOKENS, Ask, chat, client
@@ -86,23 +86,26 @@ class Bounds(NamedTuple):
 
 
 def bounds(speed: Speed, workload: Workload, cards: int) -> Bounds:
-    """Return the bounds of a load on so many cards.
+    """Return the bounds of a load on so many cards, from `bench.bounds.sessions`.
 
-    Goodput: all turns are good, in the least time that the load can take, which is that of the last
-    session to end on an empty machine, or of all work on the cards.
+    Goodput: all turns are good, in the least time that the load can take.
     """
-    least = [session_least_s(speed, session) for session in workload.sessions]
-    starts = [session.start_ns / SECOND_NS for session in workload.sessions]
-    work = sum(session_work_s(speed, session) for session in workload.sessions)
-    span = max(start + time_s for start, time_s in zip(starts, least, strict=True)) - min(starts)
-    turns = sum(len(session.turns) for session in workload.sessions)
-    return Bounds(statistics.median(least), statistics.mean(least), turns / max(span, work / cards))
+    sessions = workload.sessions
+    alone = np.array([session_least_s(speed, session) for session in sessions])
+    starts = np.array([session.start_ns / SECOND_NS for session in sessions])
+    work = [(np.array([session_work_s(speed, session) for session in sessions]), float(cards))]
+    span = makespan_bound(starts, alone, work) - float(starts.min())
+    turns = sum(len(session.turns) for session in sessions)
+    return Bounds(
+        float(np.median(alone)), mean_bound(starts, alone, work), turns / span if span else 0.0
+    )
 
 
 def measure_speed(run: Run, room: Room) -> Speed:
     """Measure both cards at once, twice, and take the faster of each turn; about 40 s."""
+    rounds_max = 1 if run.quick else ROUNDS
     with plain_cards(run, run.scratch / "speed", room) as urls:
-        rounds = [asyncio.run(_both(urls, number)) for number in range(ROUNDS)]
+        rounds = [asyncio.run(_both(urls, number)) for number in range(rounds_max)]
     return fit([faster(rows) for rows in zip(*rounds, strict=True)])
 
 

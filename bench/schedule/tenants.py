@@ -83,7 +83,7 @@ def measure_pooled(run: Run) -> Mapping[str, Measured]:
     late = offered = 0
     kept: dict[str, Json] = {}
     for number, seed in enumerate(run.seeds[: 1 if run.quick else 3]):
-        workload = pooled_load(speed, SESSIONS // 3 if run.quick else SESSIONS, seed)
+        workload = pooled_load(speed, SESSIONS // 4 if run.quick else SESSIONS, seed)
         subjects: list[tuple[str, Subject]] = [
             ("pooled", bedplate("pooled", room)),
             ("partitions", Partitions(room)),
@@ -93,6 +93,7 @@ def measure_pooled(run: Run) -> Mapping[str, Measured]:
             rows[name].append(outcome)
             kept[f"{seed} {name}"] = {
                 "outcome": dict(outcome._asdict()),
+                "tenants": [session.tenant for session in workload.sessions],
                 "turns": [list(turn) for turn in turns],
             }
             if name == "pooled":
@@ -156,7 +157,10 @@ def measure_noisy(run: Run) -> Mapping[str, Measured]:
             firsts[name] += [
                 (row.first_s if row.first_s >= 0 else ends) - row.asked_s for row in quiet
             ]
-            kept[f"{seed} {name}"] = [list(row) for row in rows]
+            kept[f"{seed} {name}"] = {
+                "tenants": [session.tenant for session in workload.sessions],
+                "turns": [list(row) for row in rows],
+            }
     run.rounds["noisy"] = kept
     p99 = {name: quantile(values, 0.99) for name, values in firsts.items()}
     text = "; ".join(

@@ -6,9 +6,11 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import aiohttp
+import gguf
 import pytest
 
 from bedplate.core.limits import INTERACTIVE, SHARED
@@ -34,7 +36,7 @@ from bench.schedule.probe import ADVANCED, OLDEST, Lane, first
 from bench.schedule.speed import Speed, Timed, bounds, faster, fit, session_least_s
 from bench.schedule.tenants import CHATS, REVIEWS, noisy_loads, pooled_load, timed_out
 from bench.schedule.variants import subject
-from tests.fakes.tiny_gguf import train_tokenizer
+from tests.fakes.tiny_gguf import Shape, train_tokenizer, write
 
 SPEED = Speed(a0=0.05, a1=0.001, a2=1e-6, t0=0.01, t1=1e-5)
 PEOPLE = Source("personas", 0.13, 0.13, 0.3, ("customer_service", "wealth_adviser"))
@@ -69,6 +71,20 @@ def test_a_text_has_its_tokens_and_each_seed_its_own() -> None:
     assert tokenizer.encode(found).tokens[0].replace("Ġ", " ") in words()
     assert text("a", 300) == found
     assert text("b", 300)[:20] != found[:20]
+
+
+def test_the_model_can_only_answer_in_words_of_one_token(tmp_path: Path) -> None:
+    shape = Shape(layers=1, hidden=16, heads=1, kv_heads=1, vocab=4_096, whole_words=True)
+    reader = gguf.GGUFReader(write(tmp_path / "m.gguf", shape))
+    names = [text.decode() for text in map(bytes, _strings(reader))]
+    (output,) = (tensor.data for tensor in reader.tensors if tensor.name == "output.weight")
+    can = {name.replace("Ġ", " ") for name, row in zip(names, output, strict=True) if row.any()}
+    assert can == set(words())
+
+
+def _strings(reader: Any) -> list[Any]:
+    tokens = reader.fields["tokenizer.ggml.tokens"]
+    return [tokens.parts[at] for at in tokens.data]
 
 
 def test_the_oldest_session_goes_first_or_the_most_advanced() -> None:
