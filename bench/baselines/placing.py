@@ -18,7 +18,7 @@ from bedplate.core.state import State
 from bedplate.core.states import Card, Entry, Turn
 from bedplate.core.units import blocks_for
 
-AHEAD_TOKENS = 2_048
+AHEAD_TOKENS = 8_192
 """Enough to keep a card busy until the next prompt is there."""
 
 
