@@ -11,7 +11,6 @@ from bedplate.core.states import Turn
 from bedplate.twin.run import Site
 from bench.baselines import continuum, placing, plas, thunder
 from bench.baselines.form import LRU, Baseline, Chosen, by_arrival, keep_nothing
-from bench.baselines.queue import in_line
 
 
 def _service(state: State, turn: Turn, least: int) -> int:
@@ -44,12 +43,8 @@ def _sticky(site: Site) -> Chosen:
     return Chosen(LRU._replace(plan=placing.sticky))
 
 
-def _plas(site: Site) -> Chosen:
-    return in_line(plas.make(site))
-
-
 def _vtc(site: Site) -> Chosen:
-    return in_line(Chosen(LRU._replace(tenant_rank=_service)))
+    return Chosen(LRU._replace(tenant_rank=_service, plan=placing.in_line))
 
 
 BASELINES = (
@@ -60,7 +55,7 @@ BASELINES = (
     Baseline("continuum", "time to live from the tool's history (paper)", continuum.paper),
     Baseline("continuum 2 s", "a fixed time to live by mean tool time (code)", continuum.released),
     Baseline("thunder", "sessions paused that do not fit, shortest evicted", thunder.make),
-    Baseline("plas", "least attained service first", _plas),
+    Baseline("plas", "least attained service first", plas.make),
     Baseline("vtc", "tenants by virtual service", _vtc),
 )
 """Policies of others; `fixed partitions` is beside them in `partitions`."""

@@ -21,8 +21,8 @@ from bedplate.core.state import State
 from bedplate.core.states import Slot, Turn
 from bedplate.core.units import SECOND_NS
 from bedplate.twin.run import Site
+from bench.baselines import placing
 from bench.baselines.form import LRU, Chosen, by_session
-from bench.baselines.queue import Queue
 
 BELIEVED = 100
 """Durations of a tool with which its own history is used."""
@@ -44,15 +44,13 @@ class Continuum:
         self._tool: dict[SessionId, tuple[str, int]] = {}
         self._pinned: dict[SessionId, int] = {}
         self._session: dict[TurnId, SessionId] = {}
-        self._line = Queue()
 
     def chosen(self) -> Chosen:
         """Return the rules of this run."""
         rules = LRU._replace(rank=by_session, plan=self._plan, worth=self._worth)
         return Chosen(rules, self._heard)
 
-    def _heard(self, base: Base, now_ns: int, event: Event, actions: tuple[Action, ...]) -> None:
-        self._line.heard(base, now_ns, event, actions)
+    def _heard(self, base: Base, now_ns: int, event: Event, _: tuple[Action, ...]) -> None:
         if isinstance(event, TurnArrived):
             self._session[event.turn] = event.session
             self._pinned.pop(event.session, None)
@@ -96,14 +94,13 @@ class Continuum:
 
     def _plan(self, state: State, turn: Turn) -> Plan | None:
         """Wait rather than take pinned KV, unless nothing runs on the card that would end."""
-        found = self._line.find(state, turn)
+        found = placing.in_line(state, turn)
         if found is None:
             return None
         self._wait_ns += _WAIT_SHARE * (state.now_ns - turn.arrived_ns - self._wait_ns)
         if found.card.running and any(self._is_pinned(state, slot) for slot in found.victims):
             turn.why = "no_room"
             return None
-        self._line.take(turn, found)
         return found
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bedplate.core import retention
 from bedplate.core.rules import Rank, Rules
 from bedplate.core.state import State
-from bedplate.core.states import Group, Slot, Turn
+from bedplate.core.states import Branch, Entry, Group, Slot, Turn
 from bedplate.twin.run import Site
 from bedplate.twin.world import Heard
 from bench.baselines import placing
@@ -65,6 +66,21 @@ def keep_nothing(state: State, slot: Slot) -> bool:
     return False
 
 
+def oldest_copy(state: State, entry: Entry) -> Rank:
+    """Rank copies in the pool by when they were stored."""
+    return (entry.id,)
+
+
+def no_lease(state: State, branch: Branch) -> int:
+    """Protect nothing."""
+    return 0
+
+
+def load_all(state: State, entry: Entry, saved_tokens: int) -> bool:
+    """Load whatever the pool has."""
+    return True
+
+
 LRU = Rules(
     rank=by_arrival,
     tenant_rank=all_alike,
@@ -72,5 +88,9 @@ LRU = Rules(
     plan=placing.home_first,
     worth=least_recent,
     keeps=keep_all,
+    entry_worth=oldest_copy,
+    lease=no_lease,
+    loads=load_all,
+    stores=retention.stores,
 )
 """An engine with a prefix cache and offload to the pool, behind a router that knows where KV is."""

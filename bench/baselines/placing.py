@@ -1,4 +1,11 @@
-"""Where baselines run a turn: as routers and engines do, which start it as soon as a card can."""
+"""Where baselines run a turn.
+
+Routers hand a turn on as soon as a card can take it, and it stands in the engine's own line. A
+scheduler inside an engine has an order: one that computes prompts in chunks begins a waiting one as
+soon as a step has room, so about one prompt at a time is under way, and the order decides which is
+next. In the twin a dispatched prompt cannot be overtaken; so turns of such schedulers wait in the
+core until their card has fewer than `AHEAD_TOKENS` of prompts to compute (`in_line`).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +17,18 @@ from bedplate.core.retention import victims_for
 from bedplate.core.state import State
 from bedplate.core.states import Card, Entry, Turn
 from bedplate.core.units import blocks_for
+
+AHEAD_TOKENS = 8_192
+"""Enough to keep a card busy until the next prompt is there."""
+
+
+def in_line(state: State, turn: Turn) -> Plan | None:
+    """Run as `home_first`, on cards whose line is short."""
+    return home_first(state, turn, _short_line)
+
+
+def _short_line(card: Card) -> bool:
+    return card.prompt_tokens < AHEAD_TOKENS
 
 
 def any_card(card: Card) -> bool:

@@ -15,6 +15,7 @@ from bedplate.core.state import State
 from bedplate.core.states import Turn
 from bedplate.core.units import SECOND_NS
 from bedplate.twin.run import Site
+from bench.baselines import placing
 from bench.baselines.form import LRU, Chosen
 
 LEVEL_NS = 2 * SECOND_NS
@@ -30,7 +31,7 @@ class Plas:
 
     def chosen(self) -> Chosen:
         """Return the rules of this run."""
-        return Chosen(LRU._replace(rank=self._rank), self._heard)
+        return Chosen(LRU._replace(rank=self._rank, plan=placing.in_line), self._heard)
 
     def _heard(self, base: Base, now_ns: int, event: Event, _: tuple[Action, ...]) -> None:
         if isinstance(event, TurnArrived):

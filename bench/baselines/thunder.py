@@ -7,17 +7,14 @@ not fit is paused between two turns, the latest sessions first. KV goes shortest
 
 from __future__ import annotations
 
-from bedplate.core.actions import Action
-from bedplate.core.base import Base
-from bedplate.core.events import Event
 from bedplate.core.placement import Plan
 from bedplate.core.rules import Rank
 from bedplate.core.state import State
 from bedplate.core.states import Group, Slot, Turn
 from bedplate.core.units import SECOND_NS
 from bedplate.twin.run import Site
+from bench.baselines import placing
 from bench.baselines.form import LRU, Chosen, by_session
-from bench.baselines.queue import Queue
 
 PERIOD_NS = 5 * SECOND_NS
 BUFFER_TOKENS = 100
@@ -27,17 +24,13 @@ class Thunder:
     """One run."""
 
     def __init__(self) -> None:
-        self._line = Queue()
         self._looked_ns = -PERIOD_NS
         self._acting_tokens = 0
 
     def chosen(self) -> Chosen:
         """Return the rules of this run."""
         rules = LRU._replace(rank=by_session, plan=self._plan, worth=_shortest)
-        return Chosen(rules, self._heard)
-
-    def _heard(self, base: Base, now_ns: int, event: Event, actions: tuple[Action, ...]) -> None:
-        self._line.heard(base, now_ns, event, actions)
+        return Chosen(rules)
 
     def _plan(self, state: State, turn: Turn) -> Plan | None:
         group = turn.branch.group
@@ -54,10 +47,7 @@ class Thunder:
         if count and used + need > room * group.block_tokens:
             turn.why = "no_room"
             return None
-        found = self._line.find(state, turn)
-        if found is not None:
-            self._line.take(turn, found)
-        return found
+        return placing.in_line(state, turn)
 
 
 def _acting(state: State, group: Group) -> int:

@@ -18,7 +18,6 @@ from bench.schedule_twin.loads import Load, Size, load
 from bench.schedule_twin.measure import Found, measure
 from bench.schedule_twin.sites import site
 
-SHARE = 0.8
 OURS, PARTITIONS = "bedplate", "partitions"
 POLICIES = (OURS, *(each.name for each in BASELINES), PARTITIONS)
 
@@ -32,6 +31,7 @@ class Cell(NamedTuple):
     site: str
     trace: str
     size: Size
+    share: float
     policy: str
     seed: int
 
@@ -48,7 +48,7 @@ class Answered(NamedTuple):
 
 def answer(cell: Cell) -> Answered:
     """Run one cell."""
-    made, bounds = _made(cell.site, cell.trace, cell.size, cell.seed)
+    made, bounds = _made(cell.site, cell.trace, cell.size, cell.share, cell.seed)
     where = site(cell.site)
     if cell.policy == OURS:
         outcome = play.shipped(where, made.workload, seed=cell.seed)
@@ -63,10 +63,10 @@ def answer(cell: Cell) -> Answered:
 
 
 @lru_cache(maxsize=2)
-def _made(where: str, trace: str, size: Size, seed: int) -> tuple[Load, Limits]:
+def _made(where: str, trace: str, size: Size, share: float, seed: int) -> tuple[Load, Limits]:
     """Return a load with its bounds; neighbours in a row of cells share them."""
     at = site(where)
-    made = load(trace, at, size, share=SHARE, seed=seed)
+    made = load(trace, at, size, share=share, seed=seed)
     return made, limits(made.workload, made.costs, at)
 
 
@@ -78,11 +78,15 @@ def spread_out(work: Callable[[Task], Answer], tasks: Sequence[Task]) -> Iterato
 
 
 def cells(
-    places: Iterable[tuple[str, str, Size]], policies: Sequence[str], seed: int
+    places: Iterable[tuple[str, str, Size]],
+    shares: Sequence[float],
+    policies: Sequence[str],
+    seed: int,
 ) -> list[Cell]:
-    """Return every policy on every load."""
+    """Return every policy on every trace and site at every load."""
     return [
-        Cell(where, trace, size, policy, seed)
+        Cell(where, trace, size, share, policy, seed)
         for where, trace, size in places
+        for share in shares
         for policy in policies
     ]

@@ -23,11 +23,12 @@ from bench.baselines.catalogue import BASELINES
 from bench.harness.claims import Measured, Spec
 from bench.harness.run import Json, Part, Run
 from bench.schedule_twin import play
-from bench.schedule_twin.cells import SHARE, spread_out
+from bench.schedule_twin.cells import spread_out
 from bench.schedule_twin.costs import costs
 from bench.schedule_twin.loads import Size, merged, rate_for, sessions_of
 from bench.schedule_twin.sites import BOX, site
 
+SHARE = 0.8
 TENANTS = 4
 TIMES = 10.0
 NOISY = "noisy"

@@ -39,7 +39,7 @@ def _open(cards: Sequence[CardSpec]) -> tuple[CardSpec, ...]:
     """Return cards that take turns while they compute prompts: bounding that is the core's rule."""
     profiles: dict[int, CardProfile] = {}
     for card in cards:
-        profiles.setdefault(id(card.profile), replace(card.profile, prompts_max=0))
+        profiles.setdefault(id(card.profile), replace(card.profile, prompt_streams=0))
     return tuple(replace(card, profile=profiles[id(card.profile)]) for card in cards)
 
 
