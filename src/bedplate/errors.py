@@ -123,6 +123,23 @@ class QuotaExceeded(CapacityError):
     code = "quota_exceeded"
 
 
+class BudgetExceeded(QuotaExceeded):
+    """The call may cost more than is left of the tenant's money of the day or month."""
+
+    code = "budget_exceeded"
+
+
+class SessionBudgetExceeded(QuotaExceeded):
+    """The call may take more than is left of what its session may use, in money or in tokens.
+
+    Waiting helps only where the session's open turns hold what the call needs; then the error says
+    when to come back.
+    """
+
+    code = "session_budget_exceeded"
+    retryable = False
+
+
 class LaneFull(CapacityError):
     """The bounded queue of this tenant and lane is full, or the wait in it ran out."""
 

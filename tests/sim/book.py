@@ -287,6 +287,15 @@ class Book:
         if turn.accepted and not turn.over:
             self.open[name] = turn
 
+    def limit_for(self, event: ev.TurnArrived) -> int:
+        """The output limit in force: the client's or the lane's, as far as the context goes."""
+        assert self.policy is not None
+        wanted = event.limit_tokens or self.policy.lanes[event.lane].output_tokens
+        alive = [card.up for card in self.cards.values() if card.alive]
+        longest = max((up.context_tokens for up in alive if up.model == event.model), default=0)
+        own = self.tenant_policy(event.tenant).session_tokens_max
+        return min(wanted, (min(own, longest) if own else longest) - event.prompt_tokens)
+
     # -- events
 
     def hear(self, now: int, event: ev.Event) -> None:

@@ -208,7 +208,8 @@ class Refusals(Check):
             return self._ends(event.session)
         if reason == "lane_full":
             return self._queue(event) >= self._queue_max(event)
-        return reason == "quota_exceeded"  # `checks_rates` judges that
+        judged = ("quota_exceeded", "budget_exceeded", "session_budget_exceeded")
+        return reason in judged  # by `checks_rates` and `checks_budgets`
 
     def _gives(self, event: ev.TurnArrived) -> bool:
         """A tenant with the most sessions, more than the caller's, has one that is idle.

@@ -27,6 +27,8 @@ ROOMY = LANE._replace(admit_permille=9000)
 PATIENT = LANE._replace(wait_max_ns=600 * SECOND_NS)
 ONE_A_MINUTE = TenantPolicy(TenantId(""), 0, 0, 1, 0, 0, 0)
 FEW_TOKENS = TenantPolicy(TenantId(""), 0, 0, 0, 20, 0, 0)
+SHORT_SESSIONS = TenantPolicy(TenantId(""), 0, 0, 0, 0, 0, 0, session_total_tokens_max=55)
+LITTLE_A_DAY = TenantPolicy(TenantId(""), 0, 0, 0, 0, 0, 0, day_micro_max=200)
 POLICY = Policy(
     block_tokens=1,
     lanes=(LANE, LANE, LANE),

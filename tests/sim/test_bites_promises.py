@@ -17,10 +17,12 @@ from tests.sim.checkers import CheckFailed
 from tests.sim.steps import (
     FEW_TOKENS,
     KEPT,
+    LITTLE_A_DAY,
     MORE,
     ONE,
     ONE_A_MINUTE,
     POLICY,
+    SHORT_SESSIONS,
     TICK,
     UP,
     Step,
@@ -144,6 +146,37 @@ WRONG: dict[str, tuple[str, list[Step]]] = {
             (arrives("a"), [runs("a")]),
             (ends("a", prompt_tokens=1), [settles("a", prompt_tokens=1)]),
             (arrives("b", "r"), [act.Refuse(TurnId("b"), "quota_exceeded", "", 0)]),
+        ],
+    ),
+    "budgets: more than the session may use": (
+        "budgets",
+        [
+            (ev.PolicyChanged(POLICY._replace(default_tenant=SHORT_SESSIONS)), []),
+            *ONE[1:],
+            (MORE, []),
+        ],
+    ),
+    "budgets: more than is left beside an open turn": (
+        "budgets",
+        [
+            (ev.PolicyChanged(POLICY._replace(default_tenant=SHORT_SESSIONS)), []),
+            UP[1],
+            (arrives("a"), [runs("a")]),
+            (arrives("b", branch=1, prompt_tokens=30), []),
+        ],
+    ),
+    "budgets: refused though enough is left": (
+        "budgets",
+        [*UP, (arrives("a"), [act.Refuse(TurnId("a"), "budget_exceeded", "", 0)])],
+    ),
+    "budgets: refused though a new day began": (
+        "budgets",
+        [
+            (ev.PolicyChanged(POLICY._replace(default_tenant=LITTLE_A_DAY)), []),
+            (ev.CalendarDay("UTC", 10**12, 10**12 + 5 * SECOND_NS, 0, 10**15), []),
+            *ONE[1:],
+            *[TICK] * 3,
+            (MORE, [act.Refuse(TurnId("b"), "budget_exceeded", "", 0)]),
         ],
     ),
     "bounds: waits for longer than its lane allows": (

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.checkers import Checkers
+from tests.sim.checkers import Checkers, all_checks
+from tests.sim.checks_budgets import Budgets
 from tests.sim.naive import Naive
 from tests.sim.options import draw
 from tests.sim.world import World
 
+KINDS = [kind for kind in all_checks() if kind is not Budgets]
+"""Naive knows no budgets."""
+
 
 @pytest.mark.parametrize("seed", range(0, 400, 20))
 def test_naive_core_passes_every_check(seed: int) -> None:
-    result = World(draw(seed), Naive(), Checkers()).run()
+    result = World(draw(seed), Naive(), Checkers(KINDS)).run()
     assert result.turns > 0

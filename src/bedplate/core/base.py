@@ -8,6 +8,7 @@ from typing import Any
 
 from bedplate.core import (
     admission,
+    budget,
     cards,
     events,
     eviction,
@@ -165,4 +166,6 @@ _HANDLERS: dict[type[Any], Callable[[State, Any], None]] = {
     events.PolicyChanged: cards.policy_changed,
     events.JournalStalled: _journal_stalled,
     events.ShutdownRequested: _shutdown,
+    events.CalendarDay: budget.calendar_day,
+    events.LedgerRead: budget.ledger_read,
 }

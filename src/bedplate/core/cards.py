@@ -51,6 +51,7 @@ def up(state: State, event: CardUp) -> None:
     card.free = [slot.id for slot in card.slots]
     card.report = (0, 0, 0, 0, 0)
     card.up = True
+    group.priced_bytes = event.kv_bytes_per_token
     group.bytes_per_token = max(group.bytes_per_token, event.kv_bytes_per_token)
     recount(state, group)
     touch(state, card)

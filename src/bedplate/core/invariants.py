@@ -129,6 +129,11 @@ def _sessions(state: State) -> None:
     for session in state.sessions.values():
         turns = sum(len(branch.turns) for branch in session.branches.values())
         _require(turns == session.open_turns, "INV-03", session.id)
+        mine = [turn for branch in session.branches.values() for turn in branch.turns]
+        micro = sum(turn.budget_micro for turn in mine)
+        _require(micro == session.reserved_micro, "INV-20", session.id)
+        tokens = sum(turn.budget_tokens for turn in mine)
+        _require(tokens == session.reserved_tokens, "INV-20", session.id)
         for branch in session.branches.values():
             entry = branch.entry
             if entry is not None:
@@ -158,6 +163,8 @@ def _tenants(state: State) -> None:
     for tenant in state.tenants.values():
         mine = [t for t in state.turns.values() if t.branch.session.tenant is tenant]
         _require(tenant.inflight == len(mine), "INV-11", tenant.id)
+        micro = sum(turn.budget_micro for turn in mine)
+        _require(micro == tenant.reserved_micro, "INV-20", tenant.id)
         for lane, name in enumerate(LANE_NAMES):
             waiting = sum(1 for t in mine if t.lane == lane and t.state in WAITING)
             _require(tenant.waiting[lane] == waiting, "INV-11", f"{tenant.id} {name}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from bedplate.core.ids import TenantId
+from bedplate.core.prices import DEFAULT_PRICES, Prices
 from bedplate.core.units import MINUTE_NS, SECOND_NS
 
 INTERACTIVE, SHARED, BATCH = 0, 1, 2
@@ -56,6 +57,9 @@ class TenantPolicy(NamedTuple):
     `requests_per_minute`, `tokens_per_minute`: buckets that refill evenly and hold one minute.
     `session_tokens_max`: longest context of one session. `pool_bytes_max`: KV bytes in the pool.
     `weight`: its share of a lane against other tenants, at least 1.
+    `day_micro_max`, `month_micro_max`: money in a day and a month of `zone`, whose beginnings
+    CalendarDay tells. `session_micro_max`, `session_total_tokens_max`: what one session may use in
+    its life, in money and in tokens.
     """
 
     tenant: TenantId
@@ -66,6 +70,11 @@ class TenantPolicy(NamedTuple):
     session_tokens_max: int
     pool_bytes_max: int
     weight: int = 1
+    day_micro_max: int = 0
+    month_micro_max: int = 0
+    session_micro_max: int = 0
+    session_total_tokens_max: int = 0
+    zone: str = "UTC"
 
 
 class Policy(NamedTuple):
@@ -75,6 +84,7 @@ class Policy(NamedTuple):
     `default_tenant`. `pool_bytes_max` 0 means no pool. `water_permille` are the rising alarm levels
     of card and pool occupancy. `run_base_ns` + `run_token_ns` × (prompt + limit) bound one
     dispatch. `fair_quantum`: cost, in prompt tokens, by which a tenant may run ahead of another.
+    `prices` is the price list in force.
     """
 
     block_tokens: int
@@ -87,6 +97,7 @@ class Policy(NamedTuple):
     run_token_ns: int
     sessions_max: int
     fair_quantum: int = 4_096
+    prices: Prices = DEFAULT_PRICES
 
 
 def default_policy(*, pool_bytes_max: int = 0) -> Policy:

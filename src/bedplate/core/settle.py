@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bedplate.core import admission, fairness, pool, ready, tenant
+from bedplate.core import admission, budget, fairness, pool, ready, tenant
 from bedplate.core import lane as line
 from bedplate.core.actions import CancelTurn, FailTurn, Refuse, Settled
 from bedplate.core.dispatch import leave_slot
@@ -50,7 +50,10 @@ def end_turn(state: State, turn: Turn, status: str, *, cached_tokens: int = 0) -
     if turn.attempt == 0:
         turn.queue_ns = state.now_ns - turn.arrived_ns
     area_card, area_pool = take_rent(state, branch)
-    state.emit(
+    budget.release(turn)
+    budget.meter(
+        state,
+        session,
         Settled(
             turn.id,
             session.id,
@@ -70,7 +73,7 @@ def end_turn(state: State, turn: Turn, status: str, *, cached_tokens: int = 0) -
             area_pool,
             turn.attempt,
             turn.exact,
-        )
+        ),
     )
     state.count(f"turns_{status}")
     fairness.charge_end(turn, cached_tokens=cached_tokens, area_card=area_card)
@@ -113,7 +116,7 @@ def take_rent(state: State, branch: Branch) -> tuple[int, int]:
         part_card, part_pool = min(area_card, AREA_MAX), min(area_pool, AREA_MAX)
         area_card -= part_card
         area_pool -= part_pool
-        state.emit(rent_row(branch, part_card, part_pool, gap_ns=0))
+        budget.meter(state, branch.session, rent_row(branch, part_card, part_pool, gap_ns=0))
     return area_card, area_pool
 
 

@@ -35,6 +35,7 @@ class State:
     __slots__ = (
         "actions",
         "armed_ns",
+        "calendars",
         "cards",
         "closing",
         "counters",
@@ -81,6 +82,7 @@ class State:
         self.pool_dropping = 0
         self.pending_stores: dict[tuple[CardId, SlotId], Slot] = {}
         self.pool_level = 0
+        self.calendars: dict[str, tuple[int, int, int, int]] = {}
         self.deadlines: list[tuple[int, int, str, str]] = []
         self.armed_ns = 0
         self.next_entry = 1

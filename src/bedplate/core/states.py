@@ -64,18 +64,25 @@ class Tenant:
     """Counters and buckets of one tenant, full at first; levels are units × one minute in ns.
 
     `output_mean` is the mean output of its turns, in tokens. `sessions` counts those that are open
-    and not closing, `resting` are those of them without a turn, longest idle first.
+    and not closing, `resting` are those of them without a turn, longest idle first. Money in
+    millionths: `day_micro` and `month_micro` are what its rows cost since `day_ns` and `month_ns`,
+    `reserved_micro` is what its open turns may cost.
     """
 
     __slots__ = (
+        "day_micro",
+        "day_ns",
         "id",
         "inflight",
+        "month_micro",
+        "month_ns",
         "output_mean",
         "policy",
         "pool_bytes",
         "pool_dropping",
         "refilled_ns",
         "request_level",
+        "reserved_micro",
         "resting",
         "running",
         "sessions",
@@ -99,6 +106,11 @@ class Tenant:
         self.refilled_ns = now_ns
         self.request_level = policy.requests_per_minute * MINUTE_NS
         self.token_level = policy.tokens_per_minute * MINUTE_NS
+        self.day_ns = 0
+        self.day_micro = 0
+        self.month_ns = 0
+        self.month_micro = 0
+        self.reserved_micro = 0
 
 
 class Session:
@@ -106,7 +118,8 @@ class Session:
 
     `serial` numbers sessions in the order in which they began. `rested` is the branch whose turn
     ended last: only it and those with turns hold a reservation. `idle_ns` is the idle deadline that
-    was pushed last; it or an earlier one is pending.
+    was pushed last; it or an earlier one is pending. `spent_*` is what its rows came to,
+    `reserved_*` what its open turns may still use.
     """
 
     __slots__ = (
@@ -121,8 +134,12 @@ class Session:
         "lane",
         "lease_ns",
         "open_turns",
+        "reserved_micro",
+        "reserved_tokens",
         "rested",
         "serial",
+        "spent_micro",
+        "spent_tokens",
         "tenant",
     )
 
@@ -143,6 +160,10 @@ class Session:
         self.idle_ns = 0
         self.closing = ""
         self.rested: Branch | None = None
+        self.spent_micro = 0
+        self.reserved_micro = 0
+        self.spent_tokens = 0
+        self.reserved_tokens = 0
 
 
 class Branch:
@@ -203,6 +224,7 @@ class Turn:
     dispatched, empty before. `failed_on` are cards that were up and could not run it. `rank` is its
     place in line, from when it began to wait there, `charged` what its tenant paid ahead for it,
     `fresh_tokens` what its card has yet to compute of its prompt, 0 from the first token on.
+    `budget_micro` and `budget_tokens` are its part of what its session has reserved.
     """
 
     __slots__ = (
@@ -210,6 +232,8 @@ class Turn:
         "attempt",
         "bound_to",
         "branch",
+        "budget_micro",
+        "budget_tokens",
         "card",
         "charged",
         "claim_blocks",
@@ -256,6 +280,8 @@ class Turn:
         self.reuse_tokens = 0
         self.limit_tokens = 0
         self.reserved_tokens = 0
+        self.budget_micro = 0
+        self.budget_tokens = 0
         self.need_blocks = 0
         self.claim_blocks = 0
         self.resumable = False
@@ -402,7 +428,8 @@ class Group:
     `floors[lane]` the least of those that waited at the latest start (`fairness`). `owed[lane]` is
     the work, in thousandths of cost, that a lane may do before those above it. `tail_ns[lane]` is
     the time that 95 % of the lane's sessions took at most (`order`). `idle[lane]` are admitted
-    sessions without a turn, in the order in which their leases run out.
+    sessions without a turn, in the order in which their leases run out. `priced_bytes` is what a
+    token of KV weighs in a bill, by the card that came up last.
     """
 
     __slots__ = (
@@ -420,6 +447,7 @@ class Group:
         "model",
         "open_heap",
         "owed",
+        "priced_bytes",
         "queues",
         "tail_ns",
         "unranked",
@@ -437,6 +465,7 @@ class Group:
         self.capacity_tokens = 0
         self.context_tokens = 0
         self.bytes_per_token = 0
+        self.priced_bytes = 0
         self.admitted_tokens = 0
         self.wake_ns = 0
         self.costs = Costs()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bedplate.core import admission, fairness, returns, sessions, settle, tenant
+from bedplate.core import admission, budget, fairness, returns, sessions, settle, tenant
 from bedplate.core.actions import FailTurn, Refuse
 from bedplate.core.card import commit
 from bedplate.core.dispatch import leave_slot, run_deadline_ns, scrap_slot
@@ -59,6 +59,7 @@ def arrived(state: State, event: TurnArrived) -> None:
     state.turns[turn.id] = turn
     state.count("accepted")
     tenant.take(payer, turn)
+    budget.take(state, turn)
     if payer.waiting[turn.lane] == 0:
         fairness.lift(group, turn)
     payer.waiting[turn.lane] += 1
@@ -118,7 +119,8 @@ def _refusal(
     over = tenant.refusal(payer, state.now_ns)
     if over is not None:
         return ("quota_exceeded", f"the limit of {over[0]} is reached", over[1])
-    return None
+    limit = _limit(state, event, group)
+    return budget.refusal(state, payer, session, event.prompt_tokens, limit)
 
 
 def started(state: State, event: TurnStarted) -> None:

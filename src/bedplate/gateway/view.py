@@ -57,7 +57,7 @@ class CoreView:
         return [card._asdict() for card in view.cards(self._owner.base)]
 
     def state(self) -> JsonObject:
-        """Return cards, what is wrong with those that are not up, pool, lanes and counters."""
+        """Return cards, what is wrong with those not up, pool, lanes, tenants, counters."""
         base = self._owner.base
         problems = [engine.problems for engine in self._owner.engines]
         return {
@@ -66,6 +66,7 @@ class CoreView:
             "problems": {card: text for found in problems for card, text in found.items()},
             "pool": view.pool(base)._asdict(),
             "lanes": [lane._asdict() for lane in view.lanes(base)],
+            "tenants": [tenant._asdict() for tenant in view.tenants(base)],
             "counters": view.counters(base),
         }
 

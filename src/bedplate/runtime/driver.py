@@ -9,7 +9,7 @@ from typing import Any
 
 from bedplate.core import actions as act
 from bedplate.core.actions import Action
-from bedplate.core.events import DispatchFailed, Event, TurnArrived, TurnCancelled
+from bedplate.core.events import DispatchFailed, Event, LedgerRead, TurnArrived, TurnCancelled
 from bedplate.core.ids import CardId, SessionId, TenantId, TurnId
 from bedplate.core.limits import LANE_NAMES
 from bedplate.engines.base import Engine
@@ -99,6 +99,8 @@ class LiveDriver:
         """Return tenant and session of an event, empty where it has none."""
         if type(event) is TurnArrived:
             return event.tenant, event.session
+        if type(event) is LedgerRead:
+            return event.tenant, ""
         turn = getattr(event, "turn", None)
         if turn is not None:
             live = self.turns.get(turn)

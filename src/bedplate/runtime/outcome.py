@@ -38,6 +38,8 @@ _MESSAGES = {
     errors.Draining.code: "the service is shutting down; send the call to another one",
     errors.LaneFull.code: "the queue of this tenant and lane is full; try again later",
     errors.QuotaExceeded.code: "a limit of this tenant is reached",
+    errors.BudgetExceeded.code: "a budget of this tenant does not cover the call",
+    errors.SessionBudgetExceeded.code: "the budget of the session does not cover the call",
     errors.ContextTooLong.code: "the prompt is too long",
     errors.EngineLost.code: "the engine was lost while it served the call",
     errors.EngineTimeout.code: "the engine did not finish within the deadline of the call",

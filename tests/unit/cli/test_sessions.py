@@ -52,7 +52,7 @@ def test_a_card_that_never_came_up_is_told() -> None:
 
 def test_what_keeps_cards_from_being_up_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     state = {
-        "cards": [], "lanes": [], "pool": {"total_bytes": 0},
+        "cards": [], "lanes": [], "tenants": [], "pool": {"total_bytes": 0},
         "never_up": [{"card": "e-0", "model": "m", "problem": "takes no connection: refused"}],
         "problems": {"e-0": "takes no connection: refused", "e-1": "does not answer"},
     }  # fmt: skip
