@@ -124,20 +124,19 @@ class QuotaExceeded(CapacityError):
 
 
 class BudgetExceeded(QuotaExceeded):
-    """The call may cost more than is left of the tenant's money of the day or month."""
+    """The call may cost more than is left of the tenant's money of the day or month.
 
-    code = "budget_exceeded"
-
-
-class SessionBudgetExceeded(QuotaExceeded):
-    """The call may take more than is left of what its session may use, in money or in tokens.
-
-    Waiting helps only where the session's open turns hold what the call needs; then the error says
-    when to come back.
+    The error says when to come back, unless waiting cannot help.
     """
 
-    code = "session_budget_exceeded"
+    code = "budget_exceeded"
     retryable = False
+
+
+class SessionBudgetExceeded(BudgetExceeded):
+    """The call may take more than is left of what its session may use, in money or in tokens."""
+
+    code = "session_budget_exceeded"
 
 
 class LaneFull(CapacityError):

@@ -227,12 +227,6 @@ def test_failures_f03_time_that_passes_spends_what_the_rows_say() -> None:
     assert before == session(run, "s").spent_micro > 60 * 62_500, "a second of a slot each"
     run.now += 60 * MINUTE_NS
     run.close("s")
-    while drops := [*run.said(act.DropKv), *run.said(act.DropEntry)]:
-        for drop in drops:
-            if isinstance(drop, act.DropKv):
-                run.dropped(drop)
-            else:
-                run.tell(ev.EntryDropped(drop.entry))
     assert tenant(run).day_micro > before, "the last gap is a row of its own"
 
 
