@@ -159,6 +159,20 @@ class NoEngine(CapacityError):
     http_status = 503
 
 
+class RetryBudgetSpent(CapacityError):
+    """A card failed the turn, and no more prompts may be sent again for now."""
+
+    code = "retry_budget_spent"
+    http_status = 503
+
+
+class DeadlineExceeded(BedplateError):
+    """The time that the caller gave its call is over."""
+
+    code = "deadline_exceeded"
+    http_status = 504
+
+
 class EngineError(BedplateError):
     """An engine failed while it served the call."""
 

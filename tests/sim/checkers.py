@@ -83,6 +83,7 @@ class Checkers:
 def all_checks() -> tuple[type[Check], ...]:
     """Return every check there is."""
     from tests.sim import (
+        checks_breakers,
         checks_budgets,
         checks_kv,
         checks_order,
@@ -92,7 +93,7 @@ def all_checks() -> tuple[type[Check], ...]:
     )
 
     modules = (
-        *(checks_kv, checks_turns, checks_promises),
-        *(checks_rates, checks_budgets, checks_order),
+        *(checks_kv, checks_turns, checks_promises, checks_rates),
+        *(checks_budgets, checks_breakers, checks_order),
     )
     return tuple(kind for module in modules for kind in module.CHECKS)

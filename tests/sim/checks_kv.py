@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from bedplate.core import actions as act
 from bedplate.core import events as ev
-from tests.sim.book import DROPS_FAILED_MAX, Card, Slot, Turn
+from tests.sim.book import Turn
 from tests.sim.checkers import Check
 from tests.sim.sequence import Sequence, length, usable
+from tests.sim.things import DROPS_FAILED_MAX, Card, Slot
 
 
 class CardRoom(Check):

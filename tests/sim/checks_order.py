@@ -12,8 +12,9 @@ from bedplate.core import actions as act
 from bedplate.core import events as ev
 from bedplate.core.limits import PASSED_OVER_MAX, RELEASE_SCAN_MAX
 from bedplate.core.units import SECOND_NS
-from tests.sim.book import Book, Card, Turn
+from tests.sim.book import Book, Turn
 from tests.sim.checkers import Check
+from tests.sim.things import Card
 
 CALM_NS = 5 * SECOND_NS
 """Order is judged only this long after the last fault."""
@@ -101,6 +102,8 @@ class Observer:
         up = card.up
         if not card.alive or card.draining or up.model != turn.arrived.model:
             return False
+        if card.open_until_ns:
+            return False  # it takes none, or one at a time
         most = max(
             other.up.context_tokens
             for other in self.book.cards.values()
@@ -133,6 +136,8 @@ class Observer:
         """A card that has not failed the turn could take it once it is idle: it may wait for it."""
         for name, card in self.book.cards.items():
             if not card.alive or card.draining or name in turn.failed_on:
+                continue
+            if card.open_until_ns > self.book.now:
                 continue
             room = card.up.kv_tokens // self._block() - self._lost(card)
             fits = whole <= card.up.context_tokens and self.blocks(whole) <= room

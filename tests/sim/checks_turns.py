@@ -196,7 +196,9 @@ class Refusals(Check):
         if reason == "journal_error":
             return book.stalled
         if reason == "no_engine":
-            return not any(card.alive for card in cards)
+            serving = [card for card in cards if card.alive and not card.draining]
+            paused = serving and all(card.open_until_ns > book.now for card in serving)
+            return bool(paused) or not any(card.alive for card in cards)
         if reason == "context_length_exceeded":
             longest = max((card.up.context_tokens for card in cards if card.alive), default=0)
             most = tenant.session_tokens_max or longest

@@ -139,6 +139,8 @@ def _with_budgets(rng: random.Random, policy: Policy, prices: Prices, context: i
         )
 
     return policy._replace(
+        retry_permille=rng.choice((0, 100, 1_000)),
+        retry_tokens=rng.choice((0, context, 10 * context)),
         prices=prices,
         tenants=tuple(limited(tenant) for tenant in policy.tenants),
         default_tenant=limited(policy.default_tenant),

@@ -36,6 +36,10 @@ from tests.sim.steps import (
     stores,
 )
 
+SILENT = ev.DispatchFailed(TurnId("a"), 1, "engine_timeout", False, 0)
+OPENED = act.Alarm("breaker", "c", 1)
+FAILED = settles("a", status="error", out_tokens=0, exact=False)
+
 NEWER: list[Step] = [
     *KEPT,
     (card("d", can_cut=False), []),
@@ -146,6 +150,54 @@ WRONG: dict[str, tuple[str, list[Step]]] = {
             (arrives("a"), [runs("a")]),
             (ends("a", prompt_tokens=1), [settles("a", prompt_tokens=1)]),
             (arrives("b", "r"), [act.Refuse(TurnId("b"), "quota_exceeded", "", 0)]),
+        ],
+    ),
+    "breakers: a turn begins on a card that is left alone": (
+        "breakers",
+        [
+            *UP,
+            (arrives("a"), [runs("a")]),
+            (SILENT, [OPENED, act.FailTurn(TurnId("a"), "engine_timeout", ""), FAILED]),
+            (arrives("b", "r"), [runs("b", "r", 1)]),
+        ],
+    ),
+    "breakers: two try at once": (
+        "breakers",
+        [
+            *UP,
+            (arrives("a"), [runs("a")]),
+            (SILENT, [OPENED, act.FailTurn(TurnId("a"), "engine_timeout", ""), FAILED]),
+            *[TICK] * 6,
+            (arrives("b", "r"), [runs("b", "r", 1)]),
+            (arrives("c", "q"), [runs("c", "q", 2)]),
+        ],
+    ),
+    "breakers: it opens and nobody is told": (
+        "breakers",
+        [
+            *UP,
+            (arrives("a"), [runs("a")]),
+            (SILENT, [act.FailTurn(TurnId("a"), "engine_timeout", ""), FAILED]),
+        ],
+    ),
+    "resends: beyond the pool's budget": (
+        "resends",
+        [
+            (ev.PolicyChanged(POLICY._replace(retry_permille=0, retry_tokens=19)), []),
+            UP[1],
+            (arrives("a"), [runs("a")]),
+            (SILENT._replace(code="engine_lost", retryable=True), [drops()]),
+        ],
+    ),
+    "resends: none though the budget has room": (
+        "resends",
+        [
+            *UP,
+            (arrives("a"), [runs("a")]),
+            (
+                SILENT._replace(code="engine_lost", retryable=True),
+                [act.FailTurn(TurnId("a"), "retry_budget_spent", ""), FAILED],
+            ),
         ],
     ),
     "budgets: more than the session may use": (

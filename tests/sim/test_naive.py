@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.checkers import Checkers, all_checks
+from tests.sim.checks_breakers import Breakers
 from tests.sim.checks_budgets import Budgets
 from tests.sim.naive import Naive
 from tests.sim.options import draw
 from tests.sim.world import World
 
-KINDS = [kind for kind in all_checks() if kind is not Budgets]
-"""Naive knows no budgets."""
+KINDS = [kind for kind in all_checks() if kind not in (Budgets, Breakers)]
+"""Naive knows no budgets and no breakers."""
 
 
 @pytest.mark.parametrize("seed", range(0, 400, 20))

@@ -135,7 +135,7 @@ def _card_state(card: dict[str, Any]) -> str:
     if not card["up"]:
         return "down"
     if not card["draining"]:
-        return "up"
+        return {"closed": "up", "half_open": "one tries it", "open": "left alone"}[card["breaker"]]
     return "draining" if card["running"] or card["slots_held"] else "out"
 
 

@@ -115,6 +115,15 @@ class ServiceConfig(Section):
         description="Part of a turn's deadline per token of prompt and output limit.",
     )
 
+    retry_percent: Percent = Field(
+        default=20.0,
+        description="Tokens of prompts that may be sent again when cards fail, by those accepted.",
+    )
+    retry_tokens: TokenLimit = Field(
+        default=1_000_000,
+        description="Tokens that may be sent again beyond that; 0 for no limit at all.",
+    )
+
     @model_validator(mode="after")
     def _tls_is_whole(self) -> Self:
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -351,6 +360,8 @@ class Config(Section):
             run_token_ns=to_ns(self.service.run_token_seconds),
             sessions_max=self.service.sessions_max,
             prices=self.prices.prices(),
+            retry_permille=round(self.service.retry_percent * 10),
+            retry_tokens=self.service.retry_tokens,
         )
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ from typing import Any
 
 from bedplate.core import (
     admission,
+    breaker,
     budget,
     cards,
     events,
@@ -25,7 +26,7 @@ from bedplate.core import (
 from bedplate.core.actions import Action
 from bedplate.core.codec import digest_bytes
 from bedplate.core.events import Event
-from bedplate.core.ids import ModelId
+from bedplate.core.ids import CardId, ModelId
 from bedplate.core.release import release
 from bedplate.core.rules import Rules
 from bedplate.core.state import State
@@ -122,6 +123,8 @@ def _due(state: State, kind: str, subject: str) -> None:
         group = state.groups[ModelId(subject)]
         group.wake_ns = 0
         state.stir(group)
+    elif kind == "breaker":
+        breaker.due(state, CardId(subject))
     else:
         turns.deadline(state, kind, subject)
 

@@ -16,9 +16,20 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from bedplate.core.costs import SLOPE_BITS
+from bedplate.core.ids import TurnId
 from bedplate.core.lease import charge
 from bedplate.core.state import State
-from bedplate.core.states import DROPPING, FREE, HELD, Card, Group, Slot, Turn
+from bedplate.core.states import (
+    BREAKER_HALF,
+    BREAKER_OPEN,
+    DROPPING,
+    FREE,
+    HELD,
+    Card,
+    Group,
+    Slot,
+    Turn,
+)
 from bedplate.core.units import SECOND_NS
 
 Found = TypeVar("Found")
@@ -91,11 +102,15 @@ def occupy(slot: Slot, turn: Turn) -> None:
     slot.turn = turn
     slot.card.busy_blocks += slot.blocks
     slot.card.idle.pop(slot.id, None)
+    if slot.card.breaker == BREAKER_HALF and not slot.card.probe:
+        slot.card.probe = turn.id
 
 
 def leave(slot: Slot) -> None:
     """Part a slot from its turn; what it holds stays booked."""
     assert slot.turn is not None
+    if slot.card.probe == slot.turn.id:
+        slot.card.probe = TurnId("")
     slot.turn = None
     slot.card.busy_blocks -= slot.blocks
     assert slot.card.busy_blocks >= 0
@@ -112,6 +127,8 @@ def can_open(card: Card) -> bool:
     that another would only wait there, out of reach of lanes and order.
     """
     if not card.up or card.draining or card.running >= card.running_max:
+        return False
+    if card.breaker == BREAKER_OPEN or (card.breaker == BREAKER_HALF and card.probe):
         return False
     return card.prompt_streams == 0 or card.prompt_tokens < prompt_budget(card)
 

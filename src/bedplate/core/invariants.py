@@ -11,6 +11,7 @@ from bedplate.core.limits import LANE_NAMES
 from bedplate.core.state import State
 from bedplate.core.states import (
     BEHIND,
+    BREAKER_HALF,
     BROKEN,
     CLAIMED,
     DROPPING,
@@ -37,6 +38,7 @@ def check(base: Base) -> None:
     state = base.state
     for card in state.cards.values():
         _card(card)
+    _require(state.retry_owed >= 0, "INV-21", "pool")
     for turn in state.turns.values():
         _turn(turn)
     for group in state.groups.values():
@@ -70,6 +72,9 @@ def _card(card: Card) -> None:
     fresh = [slot.turn.fresh_tokens for slot in card.slots if slot.turn is not None]
     _require(sum(fresh) == card.prompt_tokens, "INV-04", card.id)
     _require(sum(1 for tokens in fresh if tokens) == card.prompts, "INV-04", card.id)
+    probing = [slot for slot in card.slots if slot.turn is not None and slot.turn.id == card.probe]
+    _require(len(probing) == (1 if card.probe else 0), "INV-21", card.id)
+    _require(not card.probe or card.breaker == BREAKER_HALF, "INV-21", card.id)
     for slot in card.slots:
         _slot(slot)
 

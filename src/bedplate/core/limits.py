@@ -27,6 +27,15 @@ RELEASE_SCAN_MAX = 64
 """Candidates looked at in one release step."""
 ADMIT_PATIENCE_NS = 2 * SECOND_NS
 """How long a session that waits for admission respects the leases of idle ones."""
+RESEND_FAST_NS = 10 * SECOND_NS
+"""A connection to an endpoint that breaks sooner and without a token is worth another try."""
+BREAKER_STRIKES = 5
+"""Failures beyond good ends after which a card is left alone."""
+BREAKER_WINDOW_NS = MINUTE_NS
+"""Failures count together when none of them is further than this from the next."""
+BREAKER_PAUSE_NS = 5 * SECOND_NS
+BREAKER_PAUSE_MAX_NS = 5 * MINUTE_NS
+"""Pause before one turn tries the card: the first, doubled each time, and the longest."""
 EXPIRE_SCAN_MAX = 256
 """Deadlines handled in one step; the rest follow in the next."""
 
@@ -84,7 +93,8 @@ class Policy(NamedTuple):
     `default_tenant`. `pool_bytes_max` 0 means no pool. `water_permille` are the rising alarm levels
     of card and pool occupancy. `run_base_ns` + `run_token_ns` × (prompt + limit) bound one
     dispatch. `fair_quantum`: cost, in prompt tokens, by which a tenant may run ahead of another.
-    `prices` is the price list in force.
+    `prices` is the price list in force. `retry_tokens` and `retry_permille` of accepted prompts may
+    be sent again when cards fail (`core/retry.py`).
     """
 
     block_tokens: int
@@ -98,6 +108,8 @@ class Policy(NamedTuple):
     sessions_max: int
     fair_quantum: int = 4_096
     prices: Prices = DEFAULT_PRICES
+    retry_permille: int = 200
+    retry_tokens: int = 1_000_000
 
 
 def default_policy(*, pool_bytes_max: int = 0) -> Policy:

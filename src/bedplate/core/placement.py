@@ -7,7 +7,8 @@ endpoint that keeps its own cache (`kv` = hints) is a home as long as it can tak
 another computes, for nobody can tell how long the cache would have kept it.
 
 A card that failed a turn is passed over for it while another one could take it: an endpoint that
-breaks at once has no load, and would be chosen again and again.
+breaks at once has no load, and would be chosen again and again. One whose breaker is open
+(`breaker`) takes no turn at all, and is nobody's home meanwhile.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from bedplate.core.card import can_open, first_by_load, free_slot, takes, takes_prompt
 from bedplate.core.retention import victims_for
 from bedplate.core.state import State
-from bedplate.core.states import HELD, Card, Entry, Slot, Turn
+from bedplate.core.states import BREAKER_OPEN, HELD, Card, Entry, Slot, Turn
 from bedplate.core.units import blocks_for
 
 CARDS_TRIED_MAX = 4
@@ -57,6 +58,8 @@ def home_of(turn: Turn) -> Slot | None:
     """Return the slot with KV of use to the turn, on a card that takes turns of its length."""
     slot = turn.branch.slot
     if slot is None or slot.state != HELD or not slot.card.up or slot.card.draining:
+        return None
+    if slot.card.breaker == BREAKER_OPEN:
         return None
     fits = takes(slot.card, turn.prompt_tokens + turn.limit_tokens)
     return slot if fits and _saves(slot, turn, slot.card) else None
@@ -123,7 +126,10 @@ def untried(turn: Turn) -> bool:
     """
     length = turn.prompt_tokens + turn.limit_tokens
     return any(
-        card.up and not card.draining and card.id not in turn.failed_on
+        card.up
+        and not card.draining
+        and card.breaker != BREAKER_OPEN
+        and card.id not in turn.failed_on
         for card in turn.branch.group.cards
         if takes(card, length)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bedplate.core import admission, budget, fairness, pool, ready, tenant
 from bedplate.core import lane as line
+from bedplate.core import retry as resend
 from bedplate.core.actions import CancelTurn, FailTurn, Refuse, Settled
 from bedplate.core.dispatch import leave_slot
 from bedplate.core.ids import TurnId
@@ -188,7 +189,12 @@ def give_up(state: State, turn: Turn, detail: str) -> None:
 def fail_turn(state: State, turn: Turn, reason: str, detail: str) -> None:
     """End a turn that is on no slot with an error that its client is told."""
     state.emit(FailTurn(turn.id, reason, detail))
-    end_turn(state, turn, "error")
+    end_turn(state, turn, status_of(reason))
+
+
+def status_of(reason: str) -> str:
+    """Return the status of a turn that was ended for a reason: its client's doing, or ours."""
+    return "cancelled" if reason in ("client_cancelled", "deadline_exceeded") else "error"
 
 
 def retry(state: State, turn: Turn, code: str, detail: str) -> None:
@@ -196,6 +202,10 @@ def retry(state: State, turn: Turn, code: str, detail: str) -> None:
     again = turn.attempt < DISPATCH_ATTEMPTS_MAX and (turn.out_tokens == 0 or turn.resumable)
     if turn.end_reason or not again or state.shutting_down:
         lose(state, turn, code, detail)
+        return
+    sent = turn.state == RUNNING and code not in resend.BUSY
+    if sent and not resend.take(state, turn):
+        lose(state, turn, "retry_budget_spent", detail)
         return
     state.count("failovers")
     requeue(state, turn)

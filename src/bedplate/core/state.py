@@ -10,6 +10,7 @@ from bedplate.core.ids import CardId, EntryId, ModelId, SessionId, SlotId, Tenan
 from bedplate.core.limits import EXPIRE_SCAN_MAX, Policy, TenantPolicy, default_policy
 from bedplate.core.rules import Rules
 from bedplate.core.states import (
+    BREAKER_OPEN,
     RUNNING,
     WAITING,
     Card,
@@ -54,6 +55,7 @@ class State:
         "pool_bytes",
         "pool_dropping",
         "pool_level",
+        "retry_owed",
         "rules",
         "sessions",
         "shutting_down",
@@ -82,6 +84,7 @@ class State:
         self.pool_dropping = 0
         self.pending_stores: dict[tuple[CardId, SlotId], Slot] = {}
         self.pool_level = 0
+        self.retry_owed = 0
         self.calendars: dict[str, tuple[int, int, int, int]] = {}
         self.deadlines: list[tuple[int, int, str, str]] = []
         self.armed_ns = 0
@@ -166,6 +169,8 @@ class State:
             return subject not in self.sessions
         if kind == "admit":
             return False
+        if kind == "breaker":
+            return self.cards[CardId(subject)].breaker != BREAKER_OPEN
         turn = self.turns.get(TurnId(subject))
         if turn is None:
             return True

@@ -56,6 +56,9 @@ FREE, CLAIMED, HELD, STORING, DROPPING, BROKEN = (
     "broken",
 )
 
+# States of a card's circuit breaker.
+BREAKER_CLOSED, BREAKER_HALF, BREAKER_OPEN = ("closed", "half_open", "open")
+
 # Pool entry states.
 STORED = "stored"
 
@@ -355,11 +358,14 @@ class Card:
     is promised to placed turns: used − dropping + claimed ≤ total (INV-01). `busy`: those of slots
     that have a turn. `prompts` turns are on their way to their first token, with `prompt_tokens` to
     be computed. `free` is a heap of slots that may be FREE (others are skipped), `idle` those
-    that keep KV without a turn, least recently used first.
+    that keep KV without a turn, least recently used first. `breaker`, with `strikes`, `struck_ns`
+    (the latest), `trips` in a row, `open_until_ns` and the turn that is its `probe`: see
+    `core/breaker.py`.
     """
 
     __slots__ = (
         "bound",
+        "breaker",
         "busy_blocks",
         "bytes_per_token",
         "can_cut",
@@ -374,8 +380,10 @@ class Card:
         "index",
         "kv",
         "level",
+        "open_until_ns",
         "partition",
         "placed",
+        "probe",
         "prompt_streams",
         "prompt_tokens",
         "prompts",
@@ -383,7 +391,10 @@ class Card:
         "running",
         "running_max",
         "slots",
+        "strikes",
+        "struck_ns",
         "total_blocks",
+        "trips",
         "up",
         "used_blocks",
     )
@@ -416,6 +427,12 @@ class Card:
         self.placed: dict[TurnId, Turn] = {}
         self.level = 0
         self.report = (0, 0, 0, 0, 0)
+        self.breaker = BREAKER_CLOSED
+        self.strikes = 0
+        self.struck_ns = 0
+        self.trips = 0
+        self.open_until_ns = 0
+        self.probe = TurnId("")
 
 
 class Group:

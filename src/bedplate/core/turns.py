@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from bedplate.core import admission, budget, fairness, returns, sessions, settle, tenant
+from bedplate.core import (
+    admission,
+    breaker,
+    budget,
+    fairness,
+    retry,
+    returns,
+    sessions,
+    settle,
+    tenant,
+)
 from bedplate.core.actions import FailTurn, Refuse
 from bedplate.core.card import commit
 from bedplate.core.dispatch import leave_slot, run_deadline_ns, scrap_slot
@@ -23,8 +33,7 @@ from bedplate.core.states import RUNNING, WAITING, Group, Slot, Tenant, Turn
 from bedplate.core.tools import NAME_LENGTH_MAX
 from bedplate.core.units import SECOND_NS, blocks_for
 
-BUSY = ("capacity", "no_engine")
-"""Codes with which a card that is up says that it has no room."""
+TIMEOUT = "engine_timeout"
 GOOD_ENDS = ("stop", "length", "tool_calls")
 """Statuses after which the slot's KV is the branch's context."""
 
@@ -60,6 +69,7 @@ def arrived(state: State, event: TurnArrived) -> None:
     state.count("accepted")
     tenant.take(payer, turn)
     budget.take(state, turn)
+    retry.earn(state, turn.prompt_tokens)
     if payer.waiting[turn.lane] == 0:
         fairness.lift(group, turn)
     payer.waiting[turn.lane] += 1
@@ -95,6 +105,10 @@ def _refusal(
         return ("journal_error", "the journal cannot be written", 5 * SECOND_NS)
     if group is None or not any(card.up for card in group.cards):
         return ("no_engine", f"no card that serves {event.model} is up", 5 * SECOND_NS)
+    pause_ns = breaker.wait_ns(state, group)
+    if pause_ns:
+        detail = f"every card that serves {event.model} failed turns of late and is left alone"
+        return ("no_engine", detail, pause_ns)
     longest = _context_max(payer, group)
     if event.prompt_tokens + 1 > longest:
         detail = f"the prompt has {event.prompt_tokens} tokens, one session may hold {longest}"
@@ -158,6 +172,9 @@ def ended(state: State, event: TurnEnded) -> None:
     blocks = blocks_for(event.kv_tokens, state.policy.block_tokens)
     if event.status in GOOD_ENDS:
         _leave_line(turn)
+        breaker.worked(state, slot.card)
+    elif event.status == "error" or turn.end_reason == TIMEOUT:
+        breaker.failed(state, slot.card, silent=turn.end_reason == TIMEOUT and not _spoke(turn))
     if _keeps(turn, event, slot) and blocks <= slot.blocks and state.rules.keeps(state, slot):
         slot.tokens = slot.shared_tokens = event.kv_tokens
         slot.dirty = True
@@ -175,11 +192,10 @@ def ended(state: State, event: TurnEnded) -> None:
     status = event.status
     if status in GOOD_ENDS:
         turn.end_reason = ""  # it was done before it could be stopped
-    if turn.end_reason and turn.end_reason != "client_cancelled":
-        status = "error"
-        state.emit(FailTurn(turn.id, turn.end_reason, turn.end_detail))
-    elif turn.end_reason:
-        status = "cancelled"
+    if turn.end_reason:
+        status = settle.status_of(turn.end_reason)
+        if turn.end_reason != "client_cancelled":
+            state.emit(FailTurn(turn.id, turn.end_reason, turn.end_detail))
     settle.end_turn(state, turn, status, cached_tokens=event.cached_tokens)
 
 
@@ -212,20 +228,33 @@ def failed(state: State, event: DispatchFailed) -> None:
     if turn is None:
         return
     turn.out_tokens = max(turn.out_tokens, event.out_tokens)
+    ran_ns = state.now_ns - turn.dispatched_ns
     slot = leave_slot(state, turn)
     scrap_slot(state, slot)
     turn.failed_on = (*turn.failed_on, slot.card.id)
-    if event.retryable and (event.code not in BUSY or untried(turn)):
+    if event.code in breaker.FAULTS:
+        silent = event.code == TIMEOUT and not _spoke(turn)
+        breaker.failed(state, slot.card, silent=silent)
+    if event.code in retry.BUSY:
+        again = untried(turn)
+    else:
+        again = not retry.in_vain(turn, slot.card, ran_ns)
+    if event.retryable and again:
         settle.retry(state, turn, event.code, f"card {slot.card.id} failed")
     else:
         settle.lose(state, turn, event.code, f"card {slot.card.id} failed")
+
+
+def _spoke(turn: Turn) -> bool:
+    """Tell whether the running attempt gave a first token."""
+    return turn.why == "decoding"
 
 
 def cancelled(state: State, event: TurnCancelled) -> None:
     """Take back a turn wherever it is; a running one ends at its engine's next word."""
     turn = state.turns.get(event.turn)
     if turn is not None:
-        reason = {"deadline": "engine_timeout", "shutdown": "draining"}.get(
+        reason = {"deadline": "deadline_exceeded", "shutdown": "draining"}.get(
             event.reason, "client_cancelled"
         )
         settle.stop(state, turn, reason, f"cancelled: {event.reason}")
@@ -249,7 +278,7 @@ def deadline(state: State, kind: str, subject: str) -> None:
         if due_ns > state.now_ns:
             state.push_deadline(due_ns, kind, subject)
         else:
-            settle.stop(state, turn, "engine_timeout", "the engine did not end the turn in time")
+            settle.stop(state, turn, TIMEOUT, "the engine did not end the turn in time")
 
 
 def _running(state: State, turn_id: TurnId, attempt: int) -> Turn | None:

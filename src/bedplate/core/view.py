@@ -27,7 +27,10 @@ WHY_TEXT = {
 
 
 class CardView(NamedTuple):
-    """One card. KV in tokens; `report_*` are the engine's own counters since it came up."""
+    """One card. KV in tokens; `*_total` are the engine's own counters since it came up.
+
+    `breaker`: closed | half_open | open, see `core/breaker.py`.
+    """
 
     card: str
     model: str
@@ -46,6 +49,7 @@ class CardView(NamedTuple):
     prompt_tokens_total: int
     cached_tokens_total: int
     out_tokens_total: int
+    breaker: str
 
 
 class BranchView(NamedTuple):
@@ -153,6 +157,7 @@ def _card(base: Base, card: Card) -> CardView:
         prompt_tokens_total=prompt,
         cached_tokens_total=cached,
         out_tokens_total=out,
+        breaker=card.breaker,
     )
 
 

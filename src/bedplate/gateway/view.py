@@ -118,6 +118,11 @@ def _card_families(cards: list[view.CardView]) -> Iterator[Metric]:
     for name, text, values in (
         ("bedplate_card_up", "1 while the card serves.", [int(c.up) for c in cards]),
         ("bedplate_card_draining", "1 while it is taken out.", [int(c.draining) for c in cards]),
+        (
+            "bedplate_card_breaker",
+            "0 while turns may begin, 1 while one tries it, 2 while it is left alone.",
+            [("closed", "half_open", "open").index(c.breaker) for c in cards],
+        ),
         ("bedplate_card_running", "Turns that run.", [c.running for c in cards]),
         ("bedplate_card_slots", "Slots.", [c.slots for c in cards]),
         ("bedplate_card_slots_held", "Slots that hold KV.", [c.slots_held for c in cards]),

@@ -34,12 +34,16 @@ def _by_code() -> dict[str, type[BedplateError]]:
 
 _CLASS_OF_CODE = _by_code()
 _MESSAGES = {
-    errors.NoEngine.code: "no card that serves this model is up; try again later",
+    errors.NoEngine.code: "no card can take a call for this model now; try again later",
     errors.Draining.code: "the service is shutting down; send the call to another one",
     errors.LaneFull.code: "the queue of this tenant and lane is full; try again later",
     errors.QuotaExceeded.code: "a limit of this tenant is reached",
     errors.BudgetExceeded.code: "a budget of this tenant does not cover the call",
     errors.SessionBudgetExceeded.code: "the budget of the session does not cover the call",
+    errors.RetryBudgetSpent.code: (
+        "a card failed the turn, and so many prompts were sent again of late that this one is not"
+    ),
+    errors.DeadlineExceeded.code: "the time that the call was given is over",
     errors.ContextTooLong.code: "the prompt is too long",
     errors.EngineLost.code: "the engine was lost while it served the call",
     errors.EngineTimeout.code: "the engine did not finish within the deadline of the call",
