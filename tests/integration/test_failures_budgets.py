@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+import json
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.openai_engine import Behaviour, FakeEngine, ThreadedEngine
-from tests.integration.served import CHAT, Served, endpoint, until
+from tests.integration.served import CHAT, Served, endpoint, events_of, until
 
 PRICES = (
     "[prices]\nuncached_micro = 1000000\ncached_micro = 1000000\noutput_micro = 1000000\n"
@@ -129,3 +131,28 @@ def test_failures_f06_a_call_takes_its_tokens(tmp_path: Path, *, streamed: bool)
         assert refused.json()["error"]["code"] == "quota_exceeded"
         owed_s = (used - 111) / 111 * 60
         assert owed_s - 30 <= int(refused.headers["retry-after"]) <= owed_s + 1
+
+
+# Deadlines.
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_clients_deadline_stops_the_engine_and_is_told(tmp_path: Path, *, streamed: bool) -> None:
+    engine = FakeEngine(Behaviour(chunks=400, chunk_delay_s=0.05))
+    with ThreadedEngine(engine) as url, Served(tmp_path, endpoint(url)) as served:
+        began = time.monotonic()
+        headers = {"X-Bedplate-Deadline-Seconds": "1.5"}
+        answer = served.http("POST", CHAT, json=body(stream=streamed), headers=headers)
+        assert 1.4 < time.monotonic() - began < 6
+        if streamed:
+            *_, last = events_of(answer.content)
+            assert json.loads(last)["error"]["code"] == "deadline_exceeded"
+        else:
+            assert answer.status_code == 504
+            assert answer.json()["error"]["code"] == "deadline_exceeded"
+        assert until(lambda: engine.chats()[0].aborted_s)
+        (row,) = until(served.rows).values()
+        assert row["status"] == "cancelled"
+        assert row["out_tokens"] > 5
+        assert served.stop() == 0
+        served.check_books()

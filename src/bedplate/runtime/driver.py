@@ -13,7 +13,7 @@ from bedplate.core.events import DispatchFailed, Event, LedgerRead, TurnArrived,
 from bedplate.core.ids import CardId, SessionId, TenantId, TurnId
 from bedplate.core.limits import LANE_NAMES
 from bedplate.engines.base import Engine
-from bedplate.errors import BedplateError, Draining, EngineLost
+from bedplate.errors import BedplateError, DeadlineExceeded, Draining, EngineLost
 from bedplate.runtime.executor import Executor, LiveTurn
 from bedplate.runtime.moves import Moves
 from bedplate.runtime.outcome import error_of
@@ -88,6 +88,26 @@ class LiveDriver:
         self._post = post
         self._note = note
         self._now_ns = now_ns
+
+    def enter(self, live: LiveTurn) -> None:
+        """Take a turn in that is about to arrive, and mind its client's deadline."""
+        turn, due_at = live.call.turn, live.call.due_at
+        self.turns[turn] = live
+        if due_at is not None:
+            live.due = asyncio.get_running_loop().call_at(due_at, self._due, turn)
+
+    def _due(self, turn: TurnId) -> None:
+        live = self.turns.get(turn)
+        if live is not None:
+            seq = self._post(TurnCancelled(turn, "deadline"))
+            error = error_of(DeadlineExceeded.code, "", retry_after_ns=0, refused=False)
+            live.stream.fail(error, seq)
+
+    def _leave(self, turn: TurnId) -> LiveTurn | None:
+        live = self.turns.pop(turn, None)
+        if live is not None and live.due is not None:
+            live.due.cancel()
+        return live
 
     # For the loop.
 
@@ -171,7 +191,7 @@ class LiveDriver:
         self.executor.dispatch(live, action)
 
     def _refuse(self, action: act.Refuse, seq: int) -> None:
-        live = self.turns.pop(action.turn, None)
+        live = self._leave(action.turn)
         self._count_end("refused")
         if live is not None:
             after_ns = action.retry_after_ns
@@ -217,7 +237,7 @@ class LiveDriver:
         """The last word on a turn; its Refuse or FailTurn came before in the same step."""
         if not action.turn:
             return  # the last gap of a session: nothing ends here
-        live = self.turns.pop(action.turn, None)
+        live = self._leave(action.turn)
         self.owners.pop(action.turn, None)
         if action.status != "refused":
             self._count_end(action.status)

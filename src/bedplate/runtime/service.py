@@ -189,7 +189,7 @@ class Service:
             raise EngineProtocolError(f"engine {engine.name} prepared turn {call.turn} wrongly")
         stream = TurnStream(call.turn, committed=self._may_leave, cancel=self._cancel)
         stream.arrival_ns = self._clock.now_ns()
-        driver.turns[call.turn] = LiveTurn(call, stream, engine)
+        driver.enter(LiveTurn(call, stream, engine))
         opens = lineage.session not in driver.tenants
         if opens:
             driver.tenants[lineage.session] = lineage.tenant
