@@ -234,8 +234,17 @@ class Book:
         wanted = event.limit_tokens or self.policy.lanes[event.lane].output_tokens
         alive = [card.up for card in self.cards.values() if card.alive]
         longest = max((up.context_tokens for up in alive if up.model == event.model), default=0)
-        own = self.tenant_policy(event.tenant).session_tokens_max
+        own = self.context_of(event.tenant)
         return min(wanted, (min(own, longest) if own else longest) - event.prompt_tokens)
+
+    def context_of(self, tenant: str) -> int:
+        """The longest context that a tenant's limits allow, 0 for any."""
+        assert self.policy is not None
+        policy, block = self.tenant_policy(tenant), self.policy.block_tokens
+        on_cards = policy.card_tokens_max // block * block
+        if policy.session_tokens_max and policy.card_tokens_max:
+            return min(policy.session_tokens_max, on_cards)
+        return policy.session_tokens_max or on_cards
 
     # -- events
 

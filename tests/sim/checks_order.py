@@ -57,6 +57,8 @@ class Observer:
                 if mine and (slot.op or slot.turn or not slot.known):
                     return False
         most = book.tenant_policy(first.tenant).running_max
+        if book.tenant_policy(first.tenant).card_tokens_max:
+            return False  # it may wait until what it holds on cards is less
         if not most:
             return True
         busy = sum(

@@ -149,10 +149,9 @@ class Limits(Check):
         again = sum(1 for t in mine if t.waiting and t.attempts)
         most = book.policy.lanes[event.lane].queue_max + book.placed_most() + again
         self.need(queue <= most, f"{event}: {queue} wait, {most} may")
-        if tenant.session_tokens_max:
-            self.need(
-                event.prompt_tokens < tenant.session_tokens_max, f"{event}: context of the session"
-            )
+        context = book.context_of(event.tenant)
+        if context:
+            self.need(event.prompt_tokens < context, f"{event}: context of the session")
 
 
 class Refusals(Check):
@@ -190,7 +189,6 @@ class Refusals(Check):
     def _holds(self, reason: str, event: ev.TurnArrived) -> bool:
         book = self.book
         cards = [card for card in book.cards.values() if card.up.model == event.model]
-        tenant = book.tenant_policy(event.tenant)
         if reason == "draining":
             return book.shutdown
         if reason == "journal_error":
@@ -201,7 +199,7 @@ class Refusals(Check):
             return bool(paused) or not any(card.alive for card in cards)
         if reason == "context_length_exceeded":
             longest = max((card.up.context_tokens for card in cards if card.alive), default=0)
-            most = tenant.session_tokens_max or longest
+            most = book.context_of(event.tenant) or longest
             return event.prompt_tokens + 1 > min(longest, most)
         if reason == "capacity":
             known = book.sessions[event.session].accepted

@@ -136,6 +136,7 @@ def _with_budgets(rng: random.Random, policy: Policy, prices: Prices, context: i
             month_micro_max=2 * some(),
             session_micro_max=some(),
             session_total_tokens_max=some(),
+            card_tokens_max=rng.choice((0, 0, context, 2 * context)),
         )
 
     return policy._replace(

@@ -18,6 +18,7 @@ from tests.sim.steps import (
     FEW_TOKENS,
     KEPT,
     LITTLE_A_DAY,
+    LITTLE_ON_CARDS,
     MORE,
     ONE,
     ONE_A_MINUTE,
@@ -150,6 +151,14 @@ WRONG: dict[str, tuple[str, list[Step]]] = {
             (arrives("a"), [runs("a")]),
             (ends("a", prompt_tokens=1), [settles("a", prompt_tokens=1)]),
             (arrives("b", "r"), [act.Refuse(TurnId("b"), "quota_exceeded", "", 0)]),
+        ],
+    ),
+    "on-cards: more than the tenant's limit beside what it keeps": (
+        "on-cards",
+        [
+            (ev.PolicyChanged(POLICY._replace(default_tenant=LITTLE_ON_CARDS)), []),
+            *ONE[1:],
+            (arrives("b", "r"), [runs("b", "r", 1)]),
         ],
     ),
     "breakers: a turn begins on a card that is left alone": (

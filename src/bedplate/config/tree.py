@@ -184,6 +184,7 @@ class TenantLimits(Section):
         default=0, description="Tokens in and out of one session, all its turns together."
     )
     zone: Zone = Field(default="UTC", description="Time zone of days and months.")
+    card_tokens_max: TokenLimit = Field(default=0, description="KV on cards, in tokens.")
 
     def policy(self, tenant: str) -> TenantPolicy:
         """Return the limits as core wants them, for one tenant ("" is the default entry)."""
@@ -201,6 +202,7 @@ class TenantLimits(Section):
             session_micro_max=self.session_micro_max,
             session_total_tokens_max=self.session_total_tokens_max,
             zone=self.zone,
+            card_tokens_max=self.card_tokens_max,
         )
 
 
@@ -235,6 +237,7 @@ class TenantConfig(Section):
         default=None, description="Tokens in and out of one session, all its turns together."
     )
     zone: Zone | None = Field(default=None, description="Time zone of days and months.")
+    card_tokens_max: TokenLimit | None = Field(default=None, description="KV on cards, in tokens.")
 
     def policy(self, defaults: TenantLimits) -> TenantPolicy:
         """Return the tenant's limits as core wants them."""

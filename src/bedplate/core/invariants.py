@@ -175,5 +175,11 @@ def _tenants(state: State) -> None:
             _require(tenant.waiting[lane] == waiting, "INV-11", f"{tenant.id} {name}")
         size = sum(e.size_bytes for e in state.entries.values() if e.tenant is tenant)
         _require(size == tenant.pool_bytes, "INV-05", tenant.id)
+        slots = [slot for card in state.cards.values() for slot in card.slots]
+        own = [s for s in slots if s.branch is not None and s.branch.session.tenant is tenant]
+        blocks = sum(s.blocks for s in own) + sum(t.claim_blocks for t in mine)
+        _require(blocks == tenant.card_blocks, "INV-11", tenant.id)
+        shelf = {id(s) for s in own if s.state in (HELD, STORING) and s.turn is None}
+        _require(shelf == {id(s) for s in tenant.shelf.values()}, "INV-11", tenant.id)
         running = sum(1 for t in mine if t.state in (PLACED, LOADING, RUNNING))
         _require(running == tenant.running, "INV-11", tenant.id)

@@ -68,7 +68,7 @@ class TenantPolicy(NamedTuple):
     `weight`: its share of a lane against other tenants, at least 1.
     `day_micro_max`, `month_micro_max`: money in a day and a month of `zone`, whose beginnings
     CalendarDay tells. `session_micro_max`, `session_total_tokens_max`: what one session may use in
-    its life, in money and in tokens.
+    its life, in money and in tokens. `card_tokens_max`: KV on cards, in tokens booked.
     """
 
     tenant: TenantId
@@ -84,6 +84,7 @@ class TenantPolicy(NamedTuple):
     session_micro_max: int = 0
     session_total_tokens_max: int = 0
     zone: str = "UTC"
+    card_tokens_max: int = 0
 
 
 class Policy(NamedTuple):

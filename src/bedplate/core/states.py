@@ -69,10 +69,13 @@ class Tenant:
     `output_mean` is the mean output of its turns, in tokens. `sessions` counts those that are open
     and not closing, `resting` are those of them without a turn, longest idle first. Money in
     millionths: `day_micro` and `month_micro` are what its rows cost since `day_ns` and `month_ns`,
-    `reserved_micro` is what its open turns may cost.
+    `reserved_micro` is what its open turns may cost. `card_blocks` are those that its slots hold
+    and its placed turns were promised; `shelf` are its slots that keep KV without a turn, least
+    recently used first.
     """
 
     __slots__ = (
+        "card_blocks",
         "day_micro",
         "day_ns",
         "id",
@@ -89,6 +92,7 @@ class Tenant:
         "resting",
         "running",
         "sessions",
+        "shelf",
         "token_level",
         "tools",
         "waiting",
@@ -109,6 +113,8 @@ class Tenant:
         self.refilled_ns = now_ns
         self.request_level = policy.requests_per_minute * MINUTE_NS
         self.token_level = policy.tokens_per_minute * MINUTE_NS
+        self.card_blocks = 0
+        self.shelf: dict[tuple[CardId, SlotId], Slot] = {}
         self.day_ns = 0
         self.day_micro = 0
         self.month_ns = 0

@@ -91,8 +91,13 @@ def _limit(state: State, event: TurnArrived, group: Group) -> int:
 
 
 def _context_max(payer: Tenant, group: Group) -> int:
-    cap = payer.policy.session_tokens_max
-    return min(cap, group.context_tokens) if cap else group.context_tokens
+    policy = payer.policy
+    longest = group.context_tokens
+    if policy.session_tokens_max:
+        longest = min(longest, policy.session_tokens_max)
+    if policy.card_tokens_max:
+        longest = min(longest, policy.card_tokens_max // group.block_tokens * group.block_tokens)
+    return longest
 
 
 def _refusal(

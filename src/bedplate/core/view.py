@@ -18,6 +18,7 @@ WHY_TEXT = {
     "no_room": "no card has enough free KV blocks beside its running turns",
     "home_busy": "its KV is only on one card, and that card is busy",
     "tenant_running_max": "the tenant runs as many turns as its limit allows",
+    "tenant_card_tokens": "the tenant holds as much KV on cards as its limit allows",
     "room": "a place was found; idle KV is being dropped to make room",
     "loading": "its KV is being loaded from the pool",
     "prefill": "it was handed to its card and computes the prompt",
