@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import os
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -13,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.openai_engine import Behaviour, FakeEngine, ThreadedEngine
-from tests.integration.served import CHAT, Served, endpoint, events_of, until
+from tests.integration.served import CHAT, CLI, Served, endpoint, events_of, until
 
 PRICES = (
     "[prices]\nuncached_micro = 1000000\ncached_micro = 1000000\noutput_micro = 1000000\n"
@@ -156,3 +159,20 @@ def test_a_clients_deadline_stops_the_engine_and_is_told(tmp_path: Path, *, stre
         assert row["out_tokens"] > 5
         assert served.stop() == 0
         served.check_books()
+
+
+def test_failures_f07_a_limit_that_matches_nobody_does_not_start(tmp_path: Path) -> None:
+    """F07: `serve` ends with status 2 before it listens."""
+    served = Served(tmp_path, endpoint("http://127.0.0.1:9"), more='[[tenant]]\nid = "acne"\n')
+    done = subprocess.run(
+        [*CLI, "serve", "--config", str(served.config)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    told = " ".join(done.stderr.split())
+    assert 'no key names "acne"' in told
+    assert 'nearest tenant with a key is "acme"' in told

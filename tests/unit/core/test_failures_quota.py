@@ -12,8 +12,10 @@ from bedplate.core.view import why
 from tests.unit.core.steps import FREE, Steps
 
 
-def limited(**limits: int) -> TenantPolicy:
-    return FREE._replace(tenant=TenantId("t"), **limits)
+def limited(*, card_tokens_max: int = 0, pool_bytes_max: int = 0) -> TenantPolicy:
+    return FREE._replace(
+        tenant=TenantId("t"), card_tokens_max=card_tokens_max, pool_bytes_max=pool_bytes_max
+    )
 
 
 def run_one(run: Steps, turn: str, session: str, **changes: object) -> None:
