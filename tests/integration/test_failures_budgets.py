@@ -176,3 +176,31 @@ def test_failures_f07_a_limit_that_matches_nobody_does_not_start(tmp_path: Path)
     told = " ".join(done.stderr.split())
     assert 'no key names "acne"' in told
     assert 'nearest tenant with a key is "acme"' in told
+
+
+def test_failures_f19_a_stored_answer_needs_no_budget_and_a_refusal_keeps_no_key(
+    tmp_path: Path,
+) -> None:
+    """F19: what was paid for once comes again for nothing; what was refused may be asked anew."""
+    engine = FakeEngine(Behaviour(chunks=3))
+    more = f"{PRICES}[defaults]\nsession_total_tokens_max = 150\n"
+    with ThreadedEngine(engine) as url, Served(tmp_path, endpoint(url), more=more) as served:
+        session = {"X-Session-Id": str(uuid.uuid4())}
+
+        def send(key: str, limit: int) -> Any:
+            headers = {**session, "Idempotency-Key": key}
+            return served.http("POST", CHAT, json=body(max_tokens=limit), headers=headers)
+
+        first = send("step-1", 120)
+        assert first.status_code == 200
+        until(served.at_rest)
+        spent = served.session(session["X-Session-Id"])["spent_tokens"]
+        refused = send("step-2", 148)
+        assert refused.status_code == 429
+        again = send("step-1", 120)
+        assert (again.status_code, again.content) == (200, first.content)
+        assert again.headers["idempotent-replayed"] == "true"
+        assert send("step-2", 148).status_code == 429, "not in progress, not answered: asked anew"
+        shown = served.session(session["X-Session-Id"])
+        assert (shown["spent_tokens"], shown["reserved_tokens"]) == (spent, 0)
+        assert len(engine.chats()) == 1
