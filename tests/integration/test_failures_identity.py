@@ -137,9 +137,7 @@ def test_failures_f19_the_same_key_runs_once_and_is_billed_once(
     assert len(upstream.chats()) == 1
 
 
-def test_failures_f19_at_once_it_runs_once(
-    served_fake: Served, upstream: FakeEngine
-) -> None:
+def test_failures_f19_at_once_it_runs_once(served_fake: Served, upstream: FakeEngine) -> None:
     """F19: eight at once, one execution; the others hear that it is in progress, or its answer."""
     upstream.default = Behaviour(chunks=5, first_delay_s=0.5)
     headers = {"Idempotency-Key": str(uuid.uuid4()), **own_session()}
