@@ -44,6 +44,7 @@ steps = st.lists(
         st.tuples(st.just("cancel"), st.integers(0, 9), st.just(0), st.just(0)),
         st.tuples(st.just("close"), st.integers(0, 3), st.just(0), st.just(0)),
         st.tuples(st.just("wait"), st.integers(1, 120), st.booleans(), st.just(0)),
+        st.tuples(st.just("embed"), st.integers(0, 3), st.integers(1, 200), st.booleans()),
         st.tuples(st.just("restart"), st.just(0), st.just(0), st.just(0)),
     ),
     max_size=60,
@@ -98,6 +99,14 @@ class Till:
             )
         )  # fmt: skip
 
+    def embed(self, number: int, tokens: int, *, ends: bool) -> None:
+        """An embedding call, which ends with what was booked, or never while the story lasts."""
+        self.serial += 1
+        call, tenant = TurnId(f"e{self.serial}"), TenantId("a" if number % 2 else "b")
+        actions = self.tell(ev.CallArrived(call, tenant, 0, ModelId("m"), tokens))
+        if ends and not actions:
+            self.tell(ev.CallEnded(call, "stop", tokens, 5))
+
     def pick(self, number: int) -> act.Dispatch | None:
         runs = list(self.running.values())
         return runs[number % len(runs)] if runs else None
@@ -145,6 +154,8 @@ def test_spent_and_reserved_never_pass_a_limit(story: list[tuple[str, int, int, 
             till.cancel(one)
         elif what == "close":
             till.tell(ev.SessionClosed(SessionId(f"s{one}"), "client"))
+        elif what == "embed":
+            till.embed(one, two, ends=bool(three))
         elif what == "wait":
             till.now += one * SECOND_NS
             till.tell(till.calendar() if two else ev.TimerFired())
@@ -152,6 +163,8 @@ def test_spent_and_reserved_never_pass_a_limit(story: list[tuple[str, int, int, 
             till.base = restore(snapshot(till.base))
     while till.running:
         till.end(0, 1, 0)
+    for call in list(till.base.state.calls):
+        till.tell(ev.CallEnded(call, "lost", 0, 0))
     assert all(not tenant.reserved_micro for tenant in till.base.state.tenants.values())
 
 

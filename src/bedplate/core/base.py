@@ -10,6 +10,7 @@ from bedplate.core import (
     admission,
     breaker,
     budget,
+    calls,
     cards,
     events,
     eviction,
@@ -171,4 +172,6 @@ _HANDLERS: dict[type[Any], Callable[[State, Any], None]] = {
     events.ShutdownRequested: _shutdown,
     events.CalendarDay: budget.calendar_day,
     events.LedgerRead: budget.ledger_read,
+    events.CallArrived: calls.arrived,
+    events.CallEnded: calls.ended,
 }

@@ -125,21 +125,24 @@ def release(turn: Turn) -> None:
     assert session.tenant.reserved_micro >= session.reserved_micro >= 0
 
 
-def meter(state: State, session: Session, row: Settled) -> None:
-    """Emit a usage row and count what it costs as spent."""
+def meter(state: State, tenant: Tenant, session: Session | None, row: Settled) -> None:
+    """Emit a usage row and count what it costs as spent; embeddings belong to no session."""
     state.emit(row)
     card = state.cards.get(CardId(row.card))
+    group = state.groups.get(row.model)
     cost = cost_of(
         row,
         state.policy.prices,
         kv_bytes_per_token=(
-            card.bytes_per_token if card is not None else state.groups[row.model].priced_bytes
+            card.bytes_per_token
+            if card is not None
+            else (group.priced_bytes if group is not None else 0)
         ),
         slots=max(1, len(card.slots)) if card is not None else 1,
     ).total
-    session.spent_tokens += row.prompt_tokens + row.out_tokens
-    session.spent_micro += cost
-    tenant = session.tenant
+    if session is not None:
+        session.spent_tokens += row.prompt_tokens + row.out_tokens
+        session.spent_micro += cost
     roll(state, tenant)
     tenant.day_micro += cost
     tenant.month_micro += cost

@@ -260,6 +260,28 @@ class LedgerRead(NamedTuple):
     month_micro: int
 
 
+class CallArrived(NamedTuple):
+    """A call that keeps no KV and has no next turn (an embedding) wants to run, outside of core.
+
+    It is refused in the same step, or may run. `tokens` is booked until its end tells the count.
+    """
+
+    call: TurnId
+    tenant: TenantId
+    lane: int
+    model: ModelId
+    tokens: int
+
+
+class CallEnded(NamedTuple):
+    """Such a call is over. `status`: stop (then it is metered) | error | lost."""
+
+    call: TurnId
+    status: str
+    prompt_tokens: int
+    took_ns: int
+
+
 class JournalStalled(NamedTuple):
     """Commits are late: while `on`, core refuses new turns and lets running ones end."""
 
@@ -294,4 +316,6 @@ Event = (
     | ShutdownRequested
     | CalendarDay
     | LedgerRead
+    | CallArrived
+    | CallEnded
 )

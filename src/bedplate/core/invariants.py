@@ -167,8 +167,9 @@ def _pool(state: State) -> None:
 def _tenants(state: State) -> None:
     for tenant in state.tenants.values():
         mine = [t for t in state.turns.values() if t.branch.session.tenant is tenant]
-        _require(tenant.inflight == len(mine), "INV-11", tenant.id)
-        micro = sum(turn.budget_micro for turn in mine)
+        calls = [call for call in state.calls.values() if call[0] == tenant.id]
+        _require(tenant.inflight == len(mine) + len(calls), "INV-11", tenant.id)
+        micro = sum(turn.budget_micro for turn in mine) + sum(call[4] for call in calls)
         _require(micro == tenant.reserved_micro, "INV-20", tenant.id)
         for lane, name in enumerate(LANE_NAMES):
             waiting = sum(1 for t in mine if t.lane == lane and t.state in WAITING)

@@ -158,7 +158,7 @@ def _settle_rest(state: State, branch: Branch) -> None:
     if area_card or area_pool:
         gap_ns = state.now_ns - branch.ended_ns if branch.ended_ns else 0
         row = settle.rent_row(branch, area_card, area_pool, gap_ns=gap_ns)
-        budget.meter(state, branch.session, row)
+        budget.meter(state, branch.session.tenant, branch.session, row)
 
 
 def idle_deadline(state: State, subject: str) -> None:

@@ -54,6 +54,7 @@ def end_turn(state: State, turn: Turn, status: str, *, cached_tokens: int = 0) -
     budget.release(turn)
     budget.meter(
         state,
+        session.tenant,
         session,
         Settled(
             turn.id,
@@ -117,7 +118,9 @@ def take_rent(state: State, branch: Branch) -> tuple[int, int]:
         part_card, part_pool = min(area_card, AREA_MAX), min(area_pool, AREA_MAX)
         area_card -= part_card
         area_pool -= part_pool
-        budget.meter(state, branch.session, rent_row(branch, part_card, part_pool, gap_ns=0))
+        session = branch.session
+        row = rent_row(branch, part_card, part_pool, gap_ns=0)
+        budget.meter(state, session.tenant, session, row)
     return area_card, area_pool
 
 

@@ -37,6 +37,7 @@ class State:
         "actions",
         "armed_ns",
         "calendars",
+        "calls",
         "cards",
         "closing",
         "counters",
@@ -85,6 +86,7 @@ class State:
         self.pending_stores: dict[tuple[CardId, SlotId], Slot] = {}
         self.pool_level = 0
         self.retry_owed = 0
+        self.calls: dict[TurnId, tuple[str, int, str, int, int]] = {}
         self.calendars: dict[str, tuple[int, int, int, int]] = {}
         self.deadlines: list[tuple[int, int, str, str]] = []
         self.armed_ns = 0

@@ -9,7 +9,14 @@ from typing import Any
 
 from bedplate.core import actions as act
 from bedplate.core.actions import Action
-from bedplate.core.events import DispatchFailed, Event, LedgerRead, TurnArrived, TurnCancelled
+from bedplate.core.events import (
+    CallArrived,
+    DispatchFailed,
+    Event,
+    LedgerRead,
+    TurnArrived,
+    TurnCancelled,
+)
 from bedplate.core.ids import CardId, SessionId, TenantId, TurnId
 from bedplate.core.limits import LANE_NAMES
 from bedplate.engines.base import Engine
@@ -34,6 +41,7 @@ class LiveDriver:
         tenants: Tenant of every session that the core knows.
         cards: Engine of every card that was ever up.
         owners: Tenant and session of turns that a former process left behind.
+        asked: Calls that the core is being asked about, and its refusal.
         muted: While true, actions that need an engine or the pool are dropped: recovery tells the
             core itself what became of them.
         turns_ended: Turns by their last status.
@@ -44,6 +52,7 @@ class LiveDriver:
         self.tenants: dict[SessionId, TenantId] = {}
         self.cards: dict[CardId, Engine] = {}
         self.owners: dict[TurnId, tuple[TenantId, SessionId]] = {}
+        self.asked: dict[TurnId, BedplateError | None] = {}
         self.muted = False
         self.turns_ended: dict[str, int] = {}
         self.out_tokens = 0
@@ -96,6 +105,12 @@ class LiveDriver:
         if due_at is not None:
             live.due = asyncio.get_running_loop().call_at(due_at, self._due, turn)
 
+    def ask(self, call: TurnId, event: CallArrived) -> BedplateError | None:
+        """Tell the core of a call that it only counts; return its refusal, None if it may run."""
+        self.asked[call] = None
+        self._post(event)
+        return self.asked.pop(call)
+
     def _due(self, turn: TurnId) -> None:
         live = self.turns.get(turn)
         if live is not None:
@@ -119,7 +134,7 @@ class LiveDriver:
         """Return tenant and session of an event, empty where it has none."""
         if type(event) is TurnArrived:
             return event.tenant, event.session
-        if type(event) is LedgerRead:
+        if type(event) is LedgerRead or type(event) is CallArrived:
             return event.tenant, ""
         turn = getattr(event, "turn", None)
         if turn is not None:
@@ -193,10 +208,12 @@ class LiveDriver:
     def _refuse(self, action: act.Refuse, seq: int) -> None:
         live = self._leave(action.turn)
         self._count_end("refused")
+        after_ns = action.retry_after_ns
+        error = error_of(action.reason, action.detail, retry_after_ns=after_ns, refused=True)
         if live is not None:
-            after_ns = action.retry_after_ns
-            error = error_of(action.reason, action.detail, retry_after_ns=after_ns, refused=True)
             live.stream.fail(error, seq)
+        elif action.turn in self.asked:
+            self.asked[action.turn] = error
         self._check_idle()
 
     def _fail_turn(self, action: act.FailTurn, seq: int) -> None:

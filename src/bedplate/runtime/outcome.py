@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 
 from bedplate import errors
-from bedplate.core.actions import Settled
-from bedplate.core.ids import BranchId, ModelId, SessionId, TenantId, TurnId
 from bedplate.core.units import SECOND_NS
 from bedplate.core.view import WHY_TEXT
 from bedplate.engines.base import JsonObject
@@ -93,29 +91,3 @@ def tool_of(message: JsonObject) -> str:
         return ""
     function = calls[0].get("function")
     return str(function.get("name") or "") if isinstance(function, dict) else ""
-
-
-def embedding_use(
-    tenant: TenantId, lane: int, model: ModelId, prompt_tokens: int, *, took_ns: int
-) -> Settled:
-    """Return the use of an embedding call, which belongs to no turn and no session."""
-    return Settled(
-        turn=TurnId(""),
-        session=SessionId(""),
-        branch=BranchId(0),
-        tenant=tenant,
-        lane=lane,
-        model=model,
-        card="",
-        status="stop",
-        prompt_tokens=prompt_tokens,
-        cached_tokens=0,
-        out_tokens=0,
-        queue_ns=0,
-        slot_ns=took_ns,
-        tool_ns=0,
-        kv_card_token_ns=0,
-        kv_pool_token_ns=0,
-        attempts=1,
-        exact=True,
-    )

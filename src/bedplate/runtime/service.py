@@ -222,8 +222,8 @@ class Service:
             QuotaExceeded: a limit of the tenant is reached.
         """
         self.check_writable()
-        result, settled = await self._embedder.run(tenant, lane, self.engine_for(model), inputs)
-        await self._may_leave(self._loop.note_usage(settled, event_seq=0))
+        result, seq = await self._embedder.run(tenant, lane, self.engine_for(model), inputs)
+        await self._may_leave(seq)
         return result
 
     def close_session(self, session: SessionId, reason: str) -> int:
@@ -321,7 +321,6 @@ class Service:
 
     def _assemble(self, recovered: Recovered) -> None:
         self._clock = Clock(last_ns=recovered.last_ns)
-        self._embedder = Embedder(self._policy, self._clock.now_ns)
         hooks = Hooks(stalled=self._stalled, crashed=self._crashed)
         self._committer = Committer(self.journal, hooks)
         self._driver = driver = LiveDriver(self.engines)
@@ -335,6 +334,7 @@ class Service:
         self._loop.resume_after(recovered.event_seq)
         self._snapshots = Snapshots(self.journal, self._committer, self._loop)
         driver.bind(post=self._tell, note=self.note, now_ns=self._clock.now_ns)
+        self._embedder = Embedder(driver, self._clock.now_ns, self._tell)
         self._calendars = Calendars(self._policy, self._clock.now_ns, self._tell)
         driver.timer = CoreTimer(self._clock, lambda: self._tell(ev.TimerFired()))
         driver.executor = Executor(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,14 @@ from bedplate.config import Config
 from bedplate.config.tree import PricesConfig, TenantLimits
 from bedplate.core import view
 from bedplate.core.events import CalendarDay, Event
-from bedplate.core.ids import TurnId
+from bedplate.core.ids import ModelId, TenantId, TurnId
 from bedplate.core.units import SECOND_NS
+from bedplate.engines.base import Embeddings
 from bedplate.errors import BudgetExceeded, SessionBudgetExceeded
 from bedplate.journal import Journal, Reader
 from bedplate.metering.bill import BILL_KINDS, make_bill
 from bedplate.metering.calendar import windows_at
+from bedplate.replay import replay
 from bedplate.runtime.calendars import Calendars
 from bedplate.runtime.service import Service
 from tests.fakes.calls import call, read_all, settle
@@ -123,6 +126,42 @@ async def test_a_refused_call_tells_what_is_spent_reserved_and_the_limit(tmp_pat
     assert caught.value.retry_after_s is None
     assert "spent 0, reserved 0, limit 50, this call may take" in caught.value.message
     await service.stop()
+
+
+async def test_embeddings_are_paid_from_the_same_money(tmp_path: Path) -> None:
+    """What is enforced counts them too, they cannot pass a budget, and a crash frees what ran."""
+    prices = PRICES.model_copy(update={"card_hour_micro": 0, "cached_micro": 1_000_000})
+    service = opened(tmp_path / "a", prices, day_micro_max=20)
+    engine = service.engines[0]
+    assert isinstance(engine, ScriptedEngine)
+    await service.start()
+    who, model = TenantId("acme"), ModelId("m")
+    await service.embed(who, 0, model, ["of twelve ch"])
+    assert enforced(service) == billed(service) == {"acme": 12}
+    gate, embed = asyncio.Event(), engine.embed
+
+    async def held(inputs: Sequence[str]) -> Embeddings:
+        await gate.wait()
+        return await embed(inputs)
+
+    engine.embed = held  # type: ignore[method-assign]
+    runs = asyncio.ensure_future(service.embed(who, 0, model, ["x" * 20]))
+    await asyncio.sleep(0)
+    with pytest.raises(BudgetExceeded, match=r"reserved 0\.000006 CNY"):
+        await service.embed(who, 0, model, ["x" * 20])
+    await service.committed(service.note("client_error", "", "", {"code": "x"}))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    gate.set()
+    await runs
+    await service.stop()
+    again = opened(tmp_path / "b", prices, day_micro_max=20)
+    await again.start()
+    (tenant,) = view.tenants(again.base)
+    assert (tenant.inflight, tenant.reserved_micro, tenant.day_micro) == (0, 0, 12)
+    await again.stop()
+    with Reader(tmp_path / "b" / "journal") as reader:
+        assert replay(reader).same
+        assert not replay(reader).row_mismatches
 
 
 async def test_calendars_are_told_at_the_start_and_at_each_midnight() -> None:
