@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bedplate.core.actions import Settled
+from bedplate.core.actions import Alarm, Settled
 from bedplate.core.events import CalendarDay, LedgerRead
 from bedplate.core.ids import CardId
 from bedplate.core.prices import amount, cost_of, highest
@@ -28,6 +28,10 @@ from bedplate.core.units import SECOND_NS
 
 SETTLE_NS = SECOND_NS
 """When to ask again where open turns hold what the call needs."""
+
+
+WARN_PERMILLE = 800
+"""Share of a budget from which on operators are warned."""
 
 
 class Over(NamedTuple):
@@ -144,8 +148,23 @@ def meter(state: State, tenant: Tenant, session: Session | None, row: Settled) -
         session.spent_tokens += row.prompt_tokens + row.out_tokens
         session.spent_micro += cost
     roll(state, tenant)
+    policy = tenant.policy
+    _warn(state, tenant, "budget_day", tenant.day_micro, cost, policy.day_micro_max)
+    _warn(state, tenant, "budget_month", tenant.month_micro, cost, policy.month_micro_max)
     tenant.day_micro += cost
     tenant.month_micro += cost
+
+
+def _warn(state: State, tenant: Tenant, kind: str, spent: int, cost: int, limit: int) -> None:
+    """Raise an alarm when a row takes what is spent past 80 % of a budget (1) or to its end (2)."""
+    if limit and cost:
+        after = _level(spent + cost, limit)
+        if after > _level(spent, limit):
+            state.emit(Alarm(kind, tenant.id, after))
+
+
+def _level(spent: int, limit: int) -> int:
+    return (spent * 1000 >= limit * WARN_PERMILLE) + (spent >= limit)
 
 
 def roll(state: State, tenant: Tenant) -> None:

@@ -211,6 +211,20 @@ def test_a_limit_that_comes_later_counts_what_was_spent_before() -> None:
     assert run.one(act.Refuse).reason == "session_budget_exceeded"
 
 
+def test_operators_are_warned_once_at_80_percent_and_once_at_the_end() -> None:
+    run = steps(day_micro_max=100, month_micro_max=250)
+    day(run, 0)
+    found = []
+    for number in range(3):
+        run.arrive(f"t{number}")
+        run.end(f"t{number}")
+        found.append([(a.kind, a.level) for a in run.said(act.Alarm) if a.kind != "card_kv"])
+    assert found == [[], [], [("budget_day", 1)]], "90 of 100"
+    run.arrive("t3", prompt_tokens=5, limit_tokens=5)
+    run.end("t3", prompt_tokens=5, out_tokens=5, kv_tokens=0)
+    assert [(a.kind, a.level) for a in run.said(act.Alarm)] == [("budget_day", 2)]
+
+
 # What is enforced is what the rows say.
 
 
