@@ -36,7 +36,9 @@ TWIN = (
     "world",
 )
 """Modules of `bedplate.twin` on the way of every event."""
-LEFT_OUT = frozenset({"core/__init__.py", "core/actions.py", "core/events.py", "core/limits.py"})
+LEFT_OUT = frozenset(
+    f"core/{name}.py" for name in ("__init__", "actions", "events", "limits", "prices")
+)
 """A package is where its other modules are found; the others declare, and their hints are read."""
 
 

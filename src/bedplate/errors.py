@@ -123,6 +123,22 @@ class QuotaExceeded(CapacityError):
     code = "quota_exceeded"
 
 
+class BudgetExceeded(QuotaExceeded):
+    """The call may cost more than is left of the tenant's money of the day or month.
+
+    The error says when to come back, unless waiting cannot help.
+    """
+
+    code = "budget_exceeded"
+    retryable = False
+
+
+class SessionBudgetExceeded(BudgetExceeded):
+    """The call may take more than is left of what its session may use, in money or in tokens."""
+
+    code = "session_budget_exceeded"
+
+
 class LaneFull(CapacityError):
     """The bounded queue of this tenant and lane is full, or the wait in it ran out."""
 
@@ -141,6 +157,20 @@ class NoEngine(CapacityError):
 
     code = "no_engine"
     http_status = 503
+
+
+class RetryBudgetSpent(CapacityError):
+    """A card failed the turn, and no more prompts may be sent again for now."""
+
+    code = "retry_budget_spent"
+    http_status = 503
+
+
+class DeadlineExceeded(BedplateError):
+    """The time that the caller gave its call is over."""
+
+    code = "deadline_exceeded"
+    http_status = 504
 
 
 class EngineError(BedplateError):

@@ -103,7 +103,7 @@ def test_sigterm_leaves_no_card(tmp_path: Path, tiny_model: Path) -> None:
         assert served.cards() == {}
 
 
-def test_f18_killed_with_calls_under_way_each_turn_has_one_row(tmp_path: Path) -> None:
+def test_failures_f18_killed_with_calls_under_way_each_turn_has_one_row(tmp_path: Path) -> None:
     """F18: 100 calls under way, kill -9: 100 rows after the restart, more restarts change none."""
     engine = FakeEngine(Behaviour(chunks=400, chunk_delay_s=0.1))
     with in_front_of(tmp_path, engine, slots=128, running_max=128) as served:

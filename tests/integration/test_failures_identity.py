@@ -116,7 +116,7 @@ def test_f14_refused_credentials_are_in_the_journal(served_fake: Served) -> None
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_f19_the_same_key_runs_once_and_is_billed_once(
+def test_failures_f19_the_same_key_runs_once_and_is_billed_once(
     served_fake: Served, upstream: FakeEngine, stream: bool
 ) -> None:
     """F19: the stored response comes again, a stream as a stream; another body is a conflict."""
@@ -137,7 +137,7 @@ def test_f19_the_same_key_runs_once_and_is_billed_once(
     assert len(upstream.chats()) == 1
 
 
-def test_f19_the_same_key_at_once_runs_once(served_fake: Served, upstream: FakeEngine) -> None:
+def test_failures_f19_at_once_it_runs_once(served_fake: Served, upstream: FakeEngine) -> None:
     """F19: eight at once, one execution; the others hear that it is in progress, or its answer."""
     upstream.default = Behaviour(chunks=5, first_delay_s=0.5)
     headers = {"Idempotency-Key": str(uuid.uuid4()), **own_session()}
@@ -157,7 +157,7 @@ def test_f19_the_same_key_at_once_runs_once(served_fake: Served, upstream: FakeE
     assert send(0).content == next(a.content for a in answers if a.status_code == 200)
 
 
-def test_f19_a_failure_frees_the_key(served_fake: Served, upstream: FakeEngine) -> None:
+def test_failures_f19_a_failure_frees_the_key(served_fake: Served, upstream: FakeEngine) -> None:
     """F19: after a time-out of the client's, or an engine that died, the same key runs again."""
     headers = {"Idempotency-Key": str(uuid.uuid4()), **own_session()}
     upstream.default = Behaviour(die_after=0)

@@ -84,8 +84,12 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 @pytest.fixture
 def pair(running: Pair) -> Pair:
-    """Return the pair with both endpoints up, healthy, and nothing counted."""
-    until(lambda: all(card["up"] for card in running.served.state()["cards"]))
+    """Return the pair with both endpoints up, tried again, healthy, and nothing counted."""
+    until(
+        lambda: all(
+            card["up"] and card["breaker"] != "open" for card in running.served.state()["cards"]
+        )
+    )
     until(running.served.at_rest)
     for engine in running.engines.values():
         engine.default = THREE
@@ -177,16 +181,25 @@ def test_an_answer_that_breaks_in_the_middle_goes_on_at_the_other_without_a_seam
 
 
 def test_tries_are_bounded_when_every_endpoint_breaks(pair: Pair) -> None:
-    """F10: at most DISPATCH_ATTEMPTS_MAX requests for a turn over the whole pool; F16 (c)."""
+    """F10: at most DISPATCH_ATTEMPTS_MAX requests for a turn over the whole pool; F16 (c).
+
+    Then both breakers are open: calls are turned away and told when to come back.
+    """
     for engine in pair.engines.values():
         engine.default = DEAD[0]
-    for at in range(4):
+    told: list[int] = []
+    while 503 not in told:
+        assert len(told) < 8
         with pytest.raises(openai.InternalServerError) as caught:
-            pair.turn(f"bound-{at}")
-        assert caught.value.status_code == 502
-    assert pair.attempts() == [DISPATCH_ATTEMPTS_MAX] * 4
-    sent = [sum(pair.asked(f"bound-{at}", card) for card in CARDS) for at in range(4)]
-    assert sent == [DISPATCH_ATTEMPTS_MAX] * 4
+            pair.turn(f"bound-{len(told)}")
+        told.append(caught.value.status_code)
+    assert told[:2] == [502, 502]
+    assert pair.attempts()[:2] == [DISPATCH_ATTEMPTS_MAX] * 2
+    sent = [sum(pair.asked(f"bound-{at}", card) for card in CARDS) for at in range(len(told))]
+    assert max(sent) == DISPATCH_ATTEMPTS_MAX
+    assert caught.value.code == "no_engine"
+    assert 1 <= int(caught.value.response.headers["retry-after"]) <= 5
+    assert {card["breaker"] for card in pair.served.state()["cards"]} == {"open"}
 
 
 def test_an_endpoint_that_takes_a_turn_and_never_answers_is_not_asked_again_elsewhere(

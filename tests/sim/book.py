@@ -19,13 +19,12 @@ from bedplate.core import events as ev
 from bedplate.core.limits import Policy, TenantPolicy
 from bedplate.core.units import SECOND_NS
 from tests.sim.sequence import Sequence, cut, extend, length
+from tests.sim.things import Card, Slot
 
 JUMP_NS = 30 * SECOND_NS
 """A silence this long counts as a fault: waits across it prove nothing."""
 MOVE_NS = 2 * SECOND_NS
 """So does one during which KV was on the move: a move takes less."""
-DROPS_FAILED_MAX = 3
-"""After so many failed drops in a row a slot may be given up until its card restarts."""
 GOOD_ENDS = ("stop", "length", "tool_calls")
 
 
@@ -62,6 +61,8 @@ class Turn:
     last_dispatch_ns: int = -1
     ended: ev.TurnEnded | None = None
     settled: int = 0
+    timed_out: bool = False
+    """It was stopped for its run's deadline."""
     told: int = 0
     """Refuse and FailTurn actions for it."""
 
@@ -74,66 +75,6 @@ class Turn:
     def need(self) -> int:
         """Tokens it may grow to; before its limit is known, with the client's limit or 1."""
         return self.arrived.prompt_tokens + (self.limit or max(1, self.arrived.limit_tokens))
-
-
-@dataclass(slots=True)
-class Slot:
-    """One slot of one card. `op` is the KV move under way: load | store | drop | "" for none."""
-
-    tokens: Sequence = ()
-    known: bool = True
-    """False: something is in it that nobody can use (a failed or cancelled turn's remains)."""
-    session: str = ""
-    branch: int = -1
-    tenant: str = ""
-    turn: str = ""
-    op: str = ""
-    entry: int = -1
-    loaded: bool = False
-    """Filled from the pool and not used by a turn since."""
-    remains_tokens: int = 0
-    idle_since_ns: int = 0
-    before_tokens: int = 0
-    """What its branch may have had in it when the turn that runs was dispatched."""
-    clean: bool = False
-    """The pool has the same."""
-    copy: int = -1
-    """The entry that has it."""
-    kept: bool = False
-    """What is in it was left by a good turn or came from the pool."""
-    drops_failed: int = 0
-
-    @property
-    def broken(self) -> bool:
-        """Its card could not empty it several times in a row."""
-        return self.drops_failed >= DROPS_FAILED_MAX
-
-    @property
-    def empty(self) -> bool:
-        """Nothing in it, nothing on its way into it."""
-        return not self.tokens and self.known and not self.turn and not self.op
-
-    def clear(self, now: int) -> None:
-        """Make it empty."""
-        self.tokens, self.known, self.session, self.branch, self.tenant = (), True, "", -1, ""
-        self.turn, self.op, self.entry, self.loaded, self.remains_tokens = "", "", -1, False, 0
-        self.idle_since_ns, self.clean, self.kept, self.drops_failed = now, False, False, 0
-        self.copy, self.before_tokens = -1, 0
-
-
-@dataclass(slots=True)
-class Card:
-    """One card as announced, and its slots."""
-
-    up: ev.CardUp
-    alive: bool = True
-    draining: bool = False
-    """Taken out, until it is brought back: a restart does not bring it back."""
-    slots: list[Slot] = field(default_factory=list)
-
-    def running(self) -> Iterator[Slot]:
-        """Slots whose turn runs."""
-        return (slot for slot in self.slots if slot.turn)
 
 
 @dataclass(slots=True)
@@ -287,6 +228,24 @@ class Book:
         if turn.accepted and not turn.over:
             self.open[name] = turn
 
+    def limit_for(self, event: ev.TurnArrived) -> int:
+        """The output limit in force: the client's or the lane's, as far as the context goes."""
+        assert self.policy is not None
+        wanted = event.limit_tokens or self.policy.lanes[event.lane].output_tokens
+        alive = [card.up for card in self.cards.values() if card.alive]
+        longest = max((up.context_tokens for up in alive if up.model == event.model), default=0)
+        own = self.context_of(event.tenant)
+        return min(wanted, (min(own, longest) if own else longest) - event.prompt_tokens)
+
+    def context_of(self, tenant: str) -> int:
+        """The longest context that a tenant's limits allow, 0 for any."""
+        assert self.policy is not None
+        policy, block = self.tenant_policy(tenant), self.policy.block_tokens
+        on_cards = policy.card_tokens_max // block * block
+        if policy.session_tokens_max and policy.card_tokens_max:
+            return min(policy.session_tokens_max, on_cards)
+        return policy.session_tokens_max or on_cards
+
     # -- events
 
     def hear(self, now: int, event: ev.Event) -> None:
@@ -367,6 +326,11 @@ class Book:
             return
         turn.ended = event
         turn.delivered = event.out_tokens
+        card = self.cards[turn.card]
+        if event.status in GOOD_ENDS:
+            card.works()
+        elif event.status == "error" or turn.timed_out:
+            card.strike(self.now, silent=turn.timed_out and turn.computing)
         self._off_card(turn)
         computed = extend(turn.prompt, f"{event.turn}!", event.out_tokens)
         computed = cut(computed, event.kv_tokens)
@@ -389,6 +353,9 @@ class Book:
         turn.delivered = max(turn.delivered, event.out_tokens)
         self.last_fault_ns = self.now
         turn.failed_on.add(turn.card)
+        if event.code.startswith("engine_"):
+            silent = event.code == "engine_timeout" and turn.computing
+            self.cards[turn.card].strike(self.now, silent=silent)
         self._off_card(turn)
         slot = self.slot_of(turn.card, turn.slot)
         if slot is not None:
@@ -466,7 +433,10 @@ class Book:
         self.last_fault_ns = self.now
         before = self.cards.get(event.card)
         card = Card(up=event)
-        card.draining = before is not None and before.draining
+        if before is not None:
+            card.draining, card.strikes = before.draining, before.strikes
+            card.struck_ns, card.pauses = before.struck_ns, before.pauses
+            card.open_until_ns = min(before.open_until_ns, self.now)
         card.slots = [Slot() for _ in range(event.slots)]
         self.cards[event.card] = card
 
@@ -504,7 +474,7 @@ class Book:
         turn.attempts, turn.limit, turn.running = action.attempt, action.limit_tokens, True
         turn.card, turn.slot, turn.stopping = action.card, action.slot, False
         turn.computing = True
-        turn.last_dispatch_ns = self.now
+        turn.last_dispatch_ns, turn.timed_out = self.now, False
         if turn.first_dispatch_ns < 0:
             turn.first_dispatch_ns = self.now
         session = self.sessions[action.session]
@@ -520,7 +490,10 @@ class Book:
         slot.tenant, slot.loaded, slot.clean = turn.arrived.tenant, False, False
 
     def saw_cancel_turn(self, action: act.CancelTurn) -> None:
-        self.turns[action.turn].stopping = True
+        turn = self.turns[action.turn]
+        turn.stopping = True
+        closed = self.sessions[turn.arrived.session].closed
+        turn.timed_out = not turn.cancelled and not closed
 
     def saw_refuse(self, action: act.Refuse) -> None:
         self._over(action.turn)

@@ -82,7 +82,18 @@ class Checkers:
 
 def all_checks() -> tuple[type[Check], ...]:
     """Return every check there is."""
-    from tests.sim import checks_kv, checks_order, checks_promises, checks_rates, checks_turns
+    from tests.sim import (
+        checks_breakers,
+        checks_budgets,
+        checks_kv,
+        checks_order,
+        checks_promises,
+        checks_rates,
+        checks_turns,
+    )
 
-    modules = (checks_kv, checks_turns, checks_promises, checks_rates, checks_order)
+    modules = (
+        *(checks_kv, checks_turns, checks_promises, checks_rates),
+        *(checks_budgets, checks_breakers, checks_order),
+    )
     return tuple(kind for module in modules for kind in module.CHECKS)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from bedplate.core import actions as act
 from bedplate.core import events as ev
-from tests.sim.book import DROPS_FAILED_MAX, Card, Slot, Turn
+from tests.sim.book import Turn
 from tests.sim.checkers import Check
 from tests.sim.sequence import Sequence, length, usable
+from tests.sim.things import DROPS_FAILED_MAX, Card, Slot
 
 
 class CardRoom(Check):
@@ -294,6 +295,8 @@ class Retention(Check):
         if card.draining or not self._at_rest(dropped):
             return
         now = self.book.now
+        if self.book.tenant_policy(dropped.tenant).card_tokens_max:
+            return  # it may go for its own tenant's limit
         if dropped.drops_failed or (dropped.loaded and dropped.idle_since_ns == now):
             return  # tried once more, or loaded for a turn that is gone
         size = length(dropped.tokens)
@@ -327,4 +330,34 @@ class Retention(Check):
         return self.book.now >= self.book.sessions[slot.session].lease_ns
 
 
-CHECKS = (CardRoom, SlotOrder, Prefix, Thrift, Home, Tenants, PoolCap, NothingLeft, Retention)
+class OnCards(Check):
+    """A tenant's turn begins only where its KV on cards stays within its own limit (F20)."""
+
+    name = "on-cards"
+
+    def action(self, action: act.Action) -> None:
+        if not isinstance(action, act.Dispatch):
+            return
+        book = self.book
+        assert book.policy is not None
+        turn, block = book.turns[action.turn], book.policy.block_tokens
+        limit = book.tenant_policy(turn.arrived.tenant).card_tokens_max // block
+        if not limit or book.policy_ns > turn.at_ns:
+            return
+        blocks = -(-(turn.arrived.prompt_tokens + action.limit_tokens) // block)
+        for name, card in book.cards.items():
+            for number, slot in enumerate(card.slots):
+                here = (name, number) == (action.card, action.slot)
+                gone = slot.op == "drop" or slot.drops_failed
+                if slot.tenant == turn.arrived.tenant and not gone and not here:
+                    full = card.up.kv == "full"
+                    held = length(slot.tokens) if full and not slot.turn else 0
+                    held = book.held_tokens(card, slot) if slot.turn else held
+                    blocks += -(-held // block)
+        self.need(blocks <= limit, f"{action}: {blocks} of {limit} blocks of {turn.arrived.tenant}")
+
+
+CHECKS = (
+    *(CardRoom, SlotOrder, Prefix, Thrift, Home, Tenants),
+    *(PoolCap, OnCards, NothingLeft, Retention),
+)

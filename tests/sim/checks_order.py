@@ -12,8 +12,9 @@ from bedplate.core import actions as act
 from bedplate.core import events as ev
 from bedplate.core.limits import PASSED_OVER_MAX, RELEASE_SCAN_MAX
 from bedplate.core.units import SECOND_NS
-from tests.sim.book import Book, Card, Turn
+from tests.sim.book import Book, Turn
 from tests.sim.checkers import Check
+from tests.sim.things import Card
 
 CALM_NS = 5 * SECOND_NS
 """Order is judged only this long after the last fault."""
@@ -56,6 +57,8 @@ class Observer:
                 if mine and (slot.op or slot.turn or not slot.known):
                     return False
         most = book.tenant_policy(first.tenant).running_max
+        if book.tenant_policy(first.tenant).card_tokens_max:
+            return False  # it may wait until what it holds on cards is less
         if not most:
             return True
         busy = sum(
@@ -101,6 +104,8 @@ class Observer:
         up = card.up
         if not card.alive or card.draining or up.model != turn.arrived.model:
             return False
+        if card.open_until_ns:
+            return False  # it takes none, or one at a time
         most = max(
             other.up.context_tokens
             for other in self.book.cards.values()
@@ -133,6 +138,8 @@ class Observer:
         """A card that has not failed the turn could take it once it is idle: it may wait for it."""
         for name, card in self.book.cards.items():
             if not card.alive or card.draining or name in turn.failed_on:
+                continue
+            if card.open_until_ns > self.book.now:
                 continue
             room = card.up.kv_tokens // self._block() - self._lost(card)
             fits = whole <= card.up.context_tokens and self.blocks(whole) <= room

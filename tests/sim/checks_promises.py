@@ -11,6 +11,7 @@ from tests.sim.checkers import Check
 
 LATE_NS = SECOND_NS
 """How late a timer may be, with room."""
+LATE_LOSS_NS = 10 * SECOND_NS
 BUSY = ("capacity", "no_engine")
 """Codes with which a card that is up says that it has no room."""
 
@@ -74,21 +75,27 @@ class Failures(Check):
                 self.need(so, f"{action}: not so, {turn}")
                 if action.reason == "engine_lost" and self._waited_out(turn):
                     continue
+                if action.reason == "retry_budget_spent":
+                    continue
                 if isinstance(event, ev.DispatchFailed | ev.CardDown | ev.CardUp):
                     self.need(self._used_up(event, turn), f"{action}: may be tried again, {turn}")
 
     def _true(self, reason: str, turn: Turn) -> bool:
         assert self.book.policy is not None
         name, now = turn.arrived.turn, self.book.now
+        if reason == "retry_budget_spent":
+            return True  # `checks_breakers` judges that
         if reason == "session_not_found":
             return self.book.sessions[turn.arrived.session].closed
         if reason == "draining":
             return self.cancelled.get(name) == "shutdown"
+        if reason == "deadline_exceeded":
+            return self.cancelled.get(name) == "deadline"
         if reason == "engine_timeout":
             policy = self.book.policy
             most = policy.run_base_ns + policy.run_token_ns * turn.need
             ran_out = turn.attempts > 0 and now - turn.last_dispatch_ns >= most
-            return ran_out or self.cancelled.get(name) == "deadline" or reason in self._said(name)
+            return ran_out or reason in self._said(name)
         if reason == "engine_lost" and turn.attempts:
             return reason in self._said(name) or self._waited_out(turn)
         if turn.ended is not None and turn.ended.status in ("error", "lost"):
@@ -113,7 +120,15 @@ class Failures(Check):
             return True
         if not isinstance(event, ev.DispatchFailed):
             return False
+        if event.code not in BUSY and self._late(turn):
+            return True
         return not event.retryable or (event.code in BUSY and not self._untried(turn))
+
+    def _late(self, turn: Turn) -> bool:
+        """An endpoint may still compute what its connection lost after so long without a token."""
+        endpoint = self.book.cards[turn.card].up.kv != "full"
+        ran = self.book.now - turn.last_dispatch_ns
+        return endpoint and not turn.delivered and ran > LATE_LOSS_NS
 
     def _untried(self, turn: Turn) -> bool:
         return any(

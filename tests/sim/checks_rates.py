@@ -108,21 +108,9 @@ class Rates(Check):
         if account.requests.rate:
             account.requests.take(1)
         if account.tokens.rate:
-            asked = event.prompt_tokens + self._limit(event)
+            asked = event.prompt_tokens + self.book.limit_for(event)
             account.taken[event.turn] = asked
             account.tokens.take(asked)
-
-    def _limit(self, event: ev.TurnArrived) -> int:
-        """The output limit in force: the client's or the lane's, as far as the context goes."""
-        assert self.book.policy is not None
-        wanted = event.limit_tokens or self.book.policy.lanes[event.lane].output_tokens
-        longest = max(
-            card.up.context_tokens
-            for card in self.book.cards.values()
-            if card.alive and card.up.model == event.model
-        )
-        own = self.book.tenant_policy(event.tenant).session_tokens_max
-        return min(wanted, (min(own, longest) if own else longest) - event.prompt_tokens)
 
     def _give_back(self, action: act.Settled) -> None:
         account = self._account(action.tenant)

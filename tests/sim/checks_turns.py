@@ -149,10 +149,9 @@ class Limits(Check):
         again = sum(1 for t in mine if t.waiting and t.attempts)
         most = book.policy.lanes[event.lane].queue_max + book.placed_most() + again
         self.need(queue <= most, f"{event}: {queue} wait, {most} may")
-        if tenant.session_tokens_max:
-            self.need(
-                event.prompt_tokens < tenant.session_tokens_max, f"{event}: context of the session"
-            )
+        context = book.context_of(event.tenant)
+        if context:
+            self.need(event.prompt_tokens < context, f"{event}: context of the session")
 
 
 class Refusals(Check):
@@ -190,16 +189,17 @@ class Refusals(Check):
     def _holds(self, reason: str, event: ev.TurnArrived) -> bool:
         book = self.book
         cards = [card for card in book.cards.values() if card.up.model == event.model]
-        tenant = book.tenant_policy(event.tenant)
         if reason == "draining":
             return book.shutdown
         if reason == "journal_error":
             return book.stalled
         if reason == "no_engine":
-            return not any(card.alive for card in cards)
+            serving = [card for card in cards if card.alive and not card.draining]
+            paused = serving and all(card.open_until_ns > book.now for card in serving)
+            return bool(paused) or not any(card.alive for card in cards)
         if reason == "context_length_exceeded":
             longest = max((card.up.context_tokens for card in cards if card.alive), default=0)
-            most = tenant.session_tokens_max or longest
+            most = book.context_of(event.tenant) or longest
             return event.prompt_tokens + 1 > min(longest, most)
         if reason == "capacity":
             known = book.sessions[event.session].accepted
@@ -208,7 +208,8 @@ class Refusals(Check):
             return self._ends(event.session)
         if reason == "lane_full":
             return self._queue(event) >= self._queue_max(event)
-        return reason == "quota_exceeded"  # `checks_rates` judges that
+        judged = ("quota_exceeded", "budget_exceeded", "session_budget_exceeded")
+        return reason in judged  # by `checks_rates` and `checks_budgets`
 
     def _gives(self, event: ev.TurnArrived) -> bool:
         """A tenant with the most sessions, more than the caller's, has one that is idle.

@@ -136,7 +136,8 @@ class Naive:
             return "no_engine"
         if event.prompt_tokens + 1 > room:
             return "context_length_exceeded"
-        most = tenant.session_tokens_max
+        on_cards = tenant.card_tokens_max // policy.block_tokens * policy.block_tokens
+        most = min((n for n in (tenant.session_tokens_max, on_cards) if n), default=0)
         if most and event.prompt_tokens + 1 > most:
             return "context_length_exceeded"
         if waiting >= policy.lanes[event.lane].queue_max:

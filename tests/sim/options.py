@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from bedplate.core.events import CardUp
 from bedplate.core.ids import CardId, ModelId, TenantId
 from bedplate.core.limits import LanePolicy, Policy, TenantPolicy
+from bedplate.core.prices import Prices
 from bedplate.core.units import MILLISECOND_NS, MINUTE_NS, SECOND_NS
 
 
@@ -59,10 +60,12 @@ class Options:
     faults: Faults
     shutdown: bool
     shadow: bool
+    day_ns: int
+    """Length of a day of the calendar, 0 without one; a month has three."""
 
 
 def draw(seed: int) -> Options:
-    """Return the options of a seed."""
+    """Return the options of a seed, two of five with budgets."""
     rng = random.Random(f"options {seed}")
     models = tuple(ModelId(f"m{i}") for i in range(rng.choice((1, 1, 2))))
     tenants = tuple(TenantId(f"t{i}") for i in range(rng.randint(1, 5)))
@@ -73,14 +76,21 @@ def draw(seed: int) -> Options:
     policy = _policy(rng, block=block, pool=pool, tenants=tenants)
     context = max(card.context_tokens for card in cards)
     calm = rng.random() < 0.3
+    purse = random.Random(f"budgets {seed}")
+    budgets = purse.random() < 0.4
+    later = tuple(
+        _policy(rng, block=block, pool=rng.choice((pool, pool // 2)), tenants=tenants)
+        for _ in range(2)
+    )
+    if budgets:
+        prices = _prices(purse)
+        policy = _with_budgets(purse, policy, prices, context)
+        later = tuple(_with_budgets(purse, one, prices, context) for one in later)
     return Options(
         seed=seed,
         cards=cards,
         policy=policy,
-        later_policies=tuple(
-            _policy(rng, block=block, pool=rng.choice((pool, pool // 2)), tenants=tenants)
-            for _ in range(2)
-        ),
+        later_policies=later,
         tenants=tenants,
         models=models,
         sessions=rng.randint(3, 40),
@@ -97,6 +107,44 @@ def draw(seed: int) -> Options:
         faults=Faults() if calm else _faults(rng),
         shutdown=rng.random() < 0.15,
         shadow=rng.random() < 0.25,
+        day_ns=purse.choice((0, 5, 60)) * SECOND_NS if budgets else 0,
+    )
+
+
+def _prices(rng: random.Random) -> Prices:
+    return Prices(
+        version="drawn",
+        currency="CNY",
+        uncached_micro=rng.choice((1_000_000, 2_345_678, 0)),
+        cached_micro=rng.choice((1_000_000, 200_001, 3_000_000)),
+        output_micro=rng.choice((1_000_000, 8_000_000, 7)),
+        card_kv_micro=rng.choice((0, 10**9)),
+        pool_kv_micro=rng.choice((0, 10**8)),
+        card_hour_micro=rng.choice((0, 10**6)),
+    )
+
+
+def _with_budgets(rng: random.Random, policy: Policy, prices: Prices, context: int) -> Policy:
+    """Return the policy with money and token budgets of a few turns each."""
+
+    def some() -> int:
+        return rng.choice((0, 0, 3, 20)) * context
+
+    def limited(tenant: TenantPolicy) -> TenantPolicy:
+        return tenant._replace(
+            day_micro_max=some(),
+            month_micro_max=2 * some(),
+            session_micro_max=some(),
+            session_total_tokens_max=some(),
+            card_tokens_max=rng.choice((0, 0, context, 2 * context)),
+        )
+
+    return policy._replace(
+        retry_permille=rng.choice((0, 100, 1_000)),
+        retry_tokens=rng.choice((0, context, 10 * context)),
+        prices=prices,
+        tenants=tuple(limited(tenant) for tenant in policy.tenants),
+        default_tenant=limited(policy.default_tenant),
     )
 
 

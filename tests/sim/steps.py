@@ -27,6 +27,9 @@ ROOMY = LANE._replace(admit_permille=9000)
 PATIENT = LANE._replace(wait_max_ns=600 * SECOND_NS)
 ONE_A_MINUTE = TenantPolicy(TenantId(""), 0, 0, 1, 0, 0, 0)
 FEW_TOKENS = TenantPolicy(TenantId(""), 0, 0, 0, 20, 0, 0)
+SHORT_SESSIONS = TenantPolicy(TenantId(""), 0, 0, 0, 0, 0, 0, session_total_tokens_max=55)
+LITTLE_A_DAY = TenantPolicy(TenantId(""), 0, 0, 0, 0, 0, 0, day_micro_max=200)
+LITTLE_ON_CARDS = TenantPolicy(TenantId(""), 0, 0, 0, 0, 0, 0, card_tokens_max=40)
 POLICY = Policy(
     block_tokens=1,
     lanes=(LANE, LANE, LANE),

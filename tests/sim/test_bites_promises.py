@@ -17,10 +17,13 @@ from tests.sim.checkers import CheckFailed
 from tests.sim.steps import (
     FEW_TOKENS,
     KEPT,
+    LITTLE_A_DAY,
+    LITTLE_ON_CARDS,
     MORE,
     ONE,
     ONE_A_MINUTE,
     POLICY,
+    SHORT_SESSIONS,
     TICK,
     UP,
     Step,
@@ -33,6 +36,10 @@ from tests.sim.steps import (
     settles,
     stores,
 )
+
+SILENT = ev.DispatchFailed(TurnId("a"), 1, "engine_timeout", False, 0)
+OPENED = act.Alarm("breaker", "c", 1)
+FAILED = settles("a", status="error", out_tokens=0, exact=False)
 
 NEWER: list[Step] = [
     *KEPT,
@@ -144,6 +151,93 @@ WRONG: dict[str, tuple[str, list[Step]]] = {
             (arrives("a"), [runs("a")]),
             (ends("a", prompt_tokens=1), [settles("a", prompt_tokens=1)]),
             (arrives("b", "r"), [act.Refuse(TurnId("b"), "quota_exceeded", "", 0)]),
+        ],
+    ),
+    "on-cards: more than the tenant's limit beside what it keeps": (
+        "on-cards",
+        [
+            (ev.PolicyChanged(POLICY._replace(default_tenant=LITTLE_ON_CARDS)), []),
+            *ONE[1:],
+            (arrives("b", "r"), [runs("b", "r", 1)]),
+        ],
+    ),
+    "breakers: a turn begins on a card that is left alone": (
+        "breakers",
+        [
+            *UP,
+            (arrives("a"), [runs("a")]),
+            (SILENT, [OPENED, act.FailTurn(TurnId("a"), "engine_timeout", ""), FAILED]),
+            (arrives("b", "r"), [runs("b", "r", 1)]),
+        ],
+    ),
+    "breakers: two try at once": (
+        "breakers",
+        [
+            *UP,
+            (arrives("a"), [runs("a")]),
+            (SILENT, [OPENED, act.FailTurn(TurnId("a"), "engine_timeout", ""), FAILED]),
+            *[TICK] * 6,
+            (arrives("b", "r"), [runs("b", "r", 1)]),
+            (arrives("c", "q"), [runs("c", "q", 2)]),
+        ],
+    ),
+    "breakers: it opens and nobody is told": (
+        "breakers",
+        [
+            *UP,
+            (arrives("a"), [runs("a")]),
+            (SILENT, [act.FailTurn(TurnId("a"), "engine_timeout", ""), FAILED]),
+        ],
+    ),
+    "resends: beyond the pool's budget": (
+        "resends",
+        [
+            (ev.PolicyChanged(POLICY._replace(retry_permille=0, retry_tokens=19)), []),
+            UP[1],
+            (arrives("a"), [runs("a")]),
+            (SILENT._replace(code="engine_lost", retryable=True), [drops()]),
+        ],
+    ),
+    "resends: none though the budget has room": (
+        "resends",
+        [
+            *UP,
+            (arrives("a"), [runs("a")]),
+            (
+                SILENT._replace(code="engine_lost", retryable=True),
+                [act.FailTurn(TurnId("a"), "retry_budget_spent", ""), FAILED],
+            ),
+        ],
+    ),
+    "budgets: more than the session may use": (
+        "budgets",
+        [
+            (ev.PolicyChanged(POLICY._replace(default_tenant=SHORT_SESSIONS)), []),
+            *ONE[1:],
+            (MORE, []),
+        ],
+    ),
+    "budgets: more than is left beside an open turn": (
+        "budgets",
+        [
+            (ev.PolicyChanged(POLICY._replace(default_tenant=SHORT_SESSIONS)), []),
+            UP[1],
+            (arrives("a"), [runs("a")]),
+            (arrives("b", branch=1, prompt_tokens=30), []),
+        ],
+    ),
+    "budgets: refused though enough is left": (
+        "budgets",
+        [*UP, (arrives("a"), [act.Refuse(TurnId("a"), "budget_exceeded", "", 0)])],
+    ),
+    "budgets: refused though a new day began": (
+        "budgets",
+        [
+            (ev.PolicyChanged(POLICY._replace(default_tenant=LITTLE_A_DAY)), []),
+            (ev.CalendarDay("UTC", 10**12, 10**12 + 5 * SECOND_NS, 0, 10**15), []),
+            *ONE[1:],
+            *[TICK] * 3,
+            (MORE, [act.Refuse(TurnId("b"), "budget_exceeded", "", 0)]),
         ],
     ),
     "bounds: waits for longer than its lane allows": (

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.checkers import Checkers
+from tests.sim.checkers import Checkers, all_checks
+from tests.sim.checks_breakers import Breakers
+from tests.sim.checks_budgets import Budgets
+from tests.sim.checks_kv import OnCards
 from tests.sim.naive import Naive
 from tests.sim.options import draw
 from tests.sim.world import World
 
+KINDS = [kind for kind in all_checks() if kind not in (Budgets, Breakers, OnCards)]
+"""Naive knows no budgets, no breakers, no limits of KV on cards."""
+
 
 @pytest.mark.parametrize("seed", range(0, 400, 20))
 def test_naive_core_passes_every_check(seed: int) -> None:
-    result = World(draw(seed), Naive(), Checkers()).run()
+    result = World(draw(seed), Naive(), Checkers(KINDS)).run()
     assert result.turns > 0

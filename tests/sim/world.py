@@ -96,6 +96,8 @@ class World:
             delay = self.rng.choice((0, 0, self.rng.randint(0, 5 * SECOND_NS)))
             self.later(delay, FAULT, card.start)
         self.crowd.start()
+        if self.options.day_ns:
+            self.later(0, CLIENT, self._midnight(self.now))
         self._plan_faults()
         while self.heap:
             at_ns, _, _, fire = heapq.heappop(self.heap)
@@ -269,6 +271,20 @@ class World:
         def fire() -> Iterator[ev.Event]:
             self.now += self._ms(1, 100_000)
             yield from ()
+
+        return fire
+
+    def _midnight(self, start_ns: int) -> Fire:
+        """Tell of the days one by one, some late, while there are calls to come."""
+
+        def fire() -> Iterator[ev.Event]:
+            day_ns = self.options.day_ns
+            number = (self.now - start_ns) // day_ns
+            day, month = start_ns + number * day_ns, start_ns + number // 3 * 3 * day_ns
+            if self.now < start_ns + self.options.arrivals_ns + 60 * SECOND_NS:
+                late = self.rng.choice((0, 1, 3_000)) * MILLISECOND_NS
+                self.later(day + day_ns - self.now + late, CLIENT, self._midnight(start_ns))
+            yield ev.CalendarDay("UTC", day, day + day_ns, month, month + 3 * day_ns)
 
         return fire
 

@@ -19,7 +19,6 @@ from bedplate.journal import Reader, Record
 from bedplate.metering.balance import CardBalance
 from bedplate.metering.bill import BILL_KINDS, Bill, Line, Period, make_bill
 from bedplate.metering.check import CHECK_KINDS, Report, reconcile
-from bedplate.metering.prices import Prices
 
 app = typer.Typer()
 
@@ -64,7 +63,7 @@ def bill(
 ) -> None:
     """Print use and cost, from the journal's usage rows."""
     folder = journal_folder(config, data_dir)
-    configured = Prices.of_config(load(config, secrets=False).prices) if data_dir is None else None
+    configured = load(config, secrets=False).prices.prices() if data_dir is None else None
     period = _period(start, end, zone)
     with Reader(folder) as reader, progress("Reading the journal", reader.size) as advance:
         found = make_bill(

@@ -34,7 +34,6 @@ from bedplate.demo.run import Demonstration, Progress
 from bedplate.demo.scripts import Department, departments
 from bedplate.engines.llamacpp.engine import LlamaCppEngine
 from bedplate.metering.bill import Line
-from bedplate.metering.prices import Prices
 
 app = typer.Typer()
 
@@ -111,7 +110,7 @@ def demo(
     if not quiet:
         _say("All sessions have ended. The journal is verified, reconciled and replayed")
     with progress("Verifying, reconciling and replaying the journal"):
-        prices = Prices.of_config(config.prices)
+        prices = config.prices.prices()
         wall_seconds = time.monotonic() - began
         outcome = read_outcome(results, counters, config.journal_dir, prices, wall_seconds)
     if quiet:

@@ -105,17 +105,37 @@ def _print_cards(state: dict[str, Any]) -> None:
         for lane in state["lanes"]
     ]
     print_table(("lane", "waiting", "running", "sessions"), lanes)
+    tenants = [
+        (
+            one["tenant"],
+            one["sessions"],
+            one["inflight"],
+            _money(one["day_micro"], one["day_micro_max"]),
+            _money(one["month_micro"], one["month_micro_max"]),
+            _money(one["reserved_micro"], 0),
+        )
+        for one in state["tenants"]
+    ]
+    if tenants:
+        columns = ("tenant", "sessions", "turns", "spent today", "this month", "reserved")
+        print_table(columns, tenants)
     pool = state["pool"]
     if pool["total_bytes"]:
         used, total = pool["used_bytes"] >> 20, pool["total_bytes"] >> 20
         print_text(f"pool: {used:,} of {total:,} MiB in {pool['entries']} entries\n")
 
 
+def _money(micro: int, limit_micro: int) -> str:
+    """Say how much was spent, and of how much, in currency units."""
+    spent = f"{micro / 1_000_000:,.2f}"
+    return f"{spent} of {limit_micro / 1_000_000:,.2f}" if limit_micro else spent
+
+
 def _card_state(card: dict[str, Any]) -> str:
     if not card["up"]:
         return "down"
     if not card["draining"]:
-        return "up"
+        return {"closed": "up", "half_open": "one tries it", "open": "left alone"}[card["breaker"]]
     return "draining" if card["running"] or card["slots_held"] else "out"
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from pydantic import (
     AfterValidator,
@@ -32,6 +34,9 @@ CONTEXT_TOKENS_MAX = 1 << 27
 nanoseconds: it stays above -2^63."""
 PER_MINUTE_MAX = 100_000_000
 """A full bucket of so many a minute, each counted as a minute in nanoseconds, is under 2^63."""
+MONEY_MICRO_MAX = 1 << 53
+"""Nine thousand million of the currency unit."""
+TOKEN_SUM_MAX = 1 << 53
 TOKEN_SECONDS_MAX = 10
 """Times the longest context, in nanoseconds, and added to the time of day, this is under 2^63."""
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
@@ -56,6 +61,17 @@ def beside_file(path: Path, info: ValidationInfo) -> Path:
     return path if folder is None else Path(folder, path)
 
 
+def _known_zone(zone: str) -> str:
+    if zone != "UTC":
+        try:
+            ZoneInfo(zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            nearest = get_close_matches(zone, available_timezones(), n=1)
+            hint = f"; nearest: {nearest[0]}" if nearest else "; such as UTC or Asia/Shanghai"
+            raise ValueError(f"there is no time zone {zone!r}{hint}") from error
+    return zone
+
+
 def _power_of_two(value: int) -> int:
     if value & (value - 1):
         raise ValueError("must be a power of two")
@@ -74,6 +90,9 @@ PerMinute = Annotated[int, Field(ge=0, le=PER_MINUTE_MAX)]
 Weight = Annotated[int, Field(ge=1, le=WEIGHT_MAX)]
 TokenLimit = Annotated[int, Field(ge=0, le=KV_TOKENS_MAX)]
 Prompts = Annotated[int, Field(ge=0, le=SLOTS_MAX)]
+TokenSum = Annotated[int, Field(ge=0, le=TOKEN_SUM_MAX)]
+Micro = Annotated[int, Field(ge=0, le=MONEY_MICRO_MAX)]
+Zone = Annotated[str, AfterValidator(_known_zone)]
 Slots = Annotated[int, Field(ge=1, le=SLOTS_MAX)]
 ContextTokens = Annotated[int, Field(ge=1, le=CONTEXT_TOKENS_MAX)]
 BlockTokens = Annotated[int, Field(ge=1, le=4_096), AfterValidator(_power_of_two)]

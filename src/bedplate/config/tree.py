@@ -31,6 +31,7 @@ from bedplate.config.fields import (
     Count,
     Limit,
     LocalPath,
+    Micro,
     Name,
     Percent,
     PerMinute,
@@ -38,12 +39,15 @@ from bedplate.config.fields import (
     Seconds,
     Section,
     TokenLimit,
+    TokenSum,
     Weight,
+    Zone,
     to_ns,
 )
 from bedplate.config.lanes import LaneConfig, LanesConfig
 from bedplate.core.ids import TenantId
 from bedplate.core.limits import Policy, TenantPolicy
+from bedplate.core.prices import DEFAULT_PRICES, Prices
 
 __all__ = [
     "CapabilityOverrides",
@@ -111,6 +115,15 @@ class ServiceConfig(Section):
         description="Part of a turn's deadline per token of prompt and output limit.",
     )
 
+    retry_percent: Percent = Field(
+        default=20.0,
+        description="Tokens of prompts that may be sent again when cards fail, by those accepted.",
+    )
+    retry_tokens: TokenLimit = Field(
+        default=1_000_000,
+        description="Tokens that may be sent again beyond that; 0 for no limit at all.",
+    )
+
     @model_validator(mode="after")
     def _tls_is_whole(self) -> Self:
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -164,6 +177,14 @@ class TenantLimits(Section):
     session_tokens_max: TokenLimit = Field(default=0, description="Longest context of one session.")
     pool_bytes_max: Bytes = Field(default=0, description="KV in the pool.")
     weight: Weight = Field(default=1, description="Share of a lane against other tenants.")
+    day_micro_max: Micro = Field(default=0, description="Money of a day, in millionths.")
+    month_micro_max: Micro = Field(default=0, description="Money of a month, in millionths.")
+    session_micro_max: Micro = Field(default=0, description="Money of one session, in millionths.")
+    session_total_tokens_max: TokenSum = Field(
+        default=0, description="Tokens in and out of one session, all its turns together."
+    )
+    zone: Zone = Field(default="UTC", description="Time zone of days and months.")
+    card_tokens_max: TokenLimit = Field(default=0, description="KV on cards, in tokens.")
 
     def policy(self, tenant: str) -> TenantPolicy:
         """Return the limits as core wants them, for one tenant ("" is the default entry)."""
@@ -176,6 +197,12 @@ class TenantLimits(Section):
             session_tokens_max=self.session_tokens_max,
             pool_bytes_max=self.pool_bytes_max,
             weight=self.weight,
+            day_micro_max=self.day_micro_max,
+            month_micro_max=self.month_micro_max,
+            session_micro_max=self.session_micro_max,
+            session_total_tokens_max=self.session_total_tokens_max,
+            zone=self.zone,
+            card_tokens_max=self.card_tokens_max,
         )
 
 
@@ -199,6 +226,18 @@ class TenantConfig(Section):
     weight: Weight | None = Field(
         default=None, description="Share of a lane against other tenants."
     )
+    day_micro_max: Micro | None = Field(default=None, description="Money of a day, in millionths.")
+    month_micro_max: Micro | None = Field(
+        default=None, description="Money of a month, in millionths."
+    )
+    session_micro_max: Micro | None = Field(
+        default=None, description="Money of one session, in millionths."
+    )
+    session_total_tokens_max: TokenSum | None = Field(
+        default=None, description="Tokens in and out of one session, all its turns together."
+    )
+    zone: Zone | None = Field(default=None, description="Time zone of days and months.")
+    card_tokens_max: TokenLimit | None = Field(default=None, description="KV on cards, in tokens.")
 
     def policy(self, defaults: TenantLimits) -> TenantPolicy:
         """Return the tenant's limits as core wants them."""
@@ -221,19 +260,34 @@ class PricesConfig(Section):
     """What usage costs, in millionths of the currency unit."""
 
     version: Name = Field(
-        default="default-1", description="Name of this price list; part of every row."
+        default=DEFAULT_PRICES.version, description="Name of this price list; part of every row."
     )
-    currency: str = Field(default="CNY", pattern=CURRENCY, description="Currency code.")
+    currency: str = Field(
+        default=DEFAULT_PRICES.currency, pattern=CURRENCY, description="Currency code."
+    )
     uncached_micro: Price = Field(
-        default=2_000_000, description="A million computed prompt tokens."
+        default=DEFAULT_PRICES.uncached_micro, description="A million computed prompt tokens."
     )
-    cached_micro: Price = Field(default=200_000, description="A million reused prompt tokens.")
-    output_micro: Price = Field(default=8_000_000, description="A million output tokens.")
-    card_kv_micro: Price = Field(default=1_000_000, description="A GiB-hour of KV on a card.")
-    pool_kv_micro: Price = Field(default=50_000, description="A GiB-hour of KV in the pool.")
+    cached_micro: Price = Field(
+        default=DEFAULT_PRICES.cached_micro, description="A million reused prompt tokens."
+    )
+    output_micro: Price = Field(
+        default=DEFAULT_PRICES.output_micro, description="A million output tokens."
+    )
+    card_kv_micro: Price = Field(
+        default=DEFAULT_PRICES.card_kv_micro, description="A GiB-hour of KV on a card."
+    )
+    pool_kv_micro: Price = Field(
+        default=DEFAULT_PRICES.pool_kv_micro, description="A GiB-hour of KV in the pool."
+    )
     card_hour_micro: Price = Field(
-        default=0, description="An hour of one card, shared by its slots."
+        default=DEFAULT_PRICES.card_hour_micro,
+        description="An hour of one card, shared by its slots.",
     )
+
+    def prices(self) -> Prices:
+        """Return the list as core and bills want it."""
+        return Prices(**self.model_dump())
 
 
 class LogConfig(Section):
@@ -308,6 +362,9 @@ class Config(Section):
             run_base_ns=to_ns(self.service.run_base_seconds),
             run_token_ns=to_ns(self.service.run_token_seconds),
             sessions_max=self.service.sessions_max,
+            prices=self.prices.prices(),
+            retry_permille=round(self.service.retry_percent * 10),
+            retry_tokens=self.service.retry_tokens,
         )
 
     @model_validator(mode="after")

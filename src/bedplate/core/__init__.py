@@ -15,7 +15,7 @@ failure event. So the live service, the replay of a journal and the simulation r
 One step, always in this order:
 
  1. fold the event into the books                          turns, kv, cards, sessions
- 2. deadlines that are due: waits, runs, idle sessions     state.fire_deadlines
+ 2. deadlines: waits, runs, idle sessions, breakers        state.fire_deadlines
  3. closing sessions whose last work ended                 sessions
  4. admission of waiting sessions                          admission
  5. release of ready turns: placement, eviction, dispatch  release, placement, retention, dispatch
@@ -23,11 +23,11 @@ One step, always in this order:
  7. water levels, then the timer                           water, state.arm_timer
 
 A reading order: states (the records and their states), limits, events, actions; the books in card,
-pool, lease, tenant and lane; the choices that have alternatives in rules, and what is chosen in
-admission, order, fairness, release, placement and retention; the way of a turn in ready, dispatch,
-writethrough and settle; the handlers of events in turns, kv, cards and sessions; state, water and
-base last. `invariants` checks the books as a whole, `snapshot` saves and restores them, `view`
-reads them.
+pool, lease, tenant, lane, prices, budget and retry; the choices that have alternatives in rules,
+and what is chosen in admission, order, fairness, release, placement and retention; the way of a
+turn in ready, dispatch, writethrough and settle; the handlers of events in turns, calls, kv, cards
+and sessions, of failing cards in breaker; state, water and base last. `invariants` checks the books
+as a whole, `snapshot` saves and restores them, `view` reads them.
 
 Rules: standard library only, integers only, no set is iterated, every tie ends in a serial or an
 index, and assertions are always on. A loop is bounded by a constant of `limits`, or by the turns,

@@ -8,6 +8,9 @@ from typing import Any
 
 from bedplate.core import (
     admission,
+    breaker,
+    budget,
+    calls,
     cards,
     events,
     eviction,
@@ -24,7 +27,7 @@ from bedplate.core import (
 from bedplate.core.actions import Action
 from bedplate.core.codec import digest_bytes
 from bedplate.core.events import Event
-from bedplate.core.ids import ModelId
+from bedplate.core.ids import CardId, ModelId
 from bedplate.core.release import release
 from bedplate.core.rules import Rules
 from bedplate.core.state import State
@@ -121,6 +124,8 @@ def _due(state: State, kind: str, subject: str) -> None:
         group = state.groups[ModelId(subject)]
         group.wake_ns = 0
         state.stir(group)
+    elif kind == "breaker":
+        breaker.due(state, CardId(subject))
     else:
         turns.deadline(state, kind, subject)
 
@@ -165,4 +170,8 @@ _HANDLERS: dict[type[Any], Callable[[State, Any], None]] = {
     events.PolicyChanged: cards.policy_changed,
     events.JournalStalled: _journal_stalled,
     events.ShutdownRequested: _shutdown,
+    events.CalendarDay: budget.calendar_day,
+    events.LedgerRead: budget.ledger_read,
+    events.CallArrived: calls.arrived,
+    events.CallEnded: calls.ended,
 }

@@ -16,9 +16,20 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from bedplate.core.costs import SLOPE_BITS
+from bedplate.core.ids import TurnId
 from bedplate.core.lease import charge
 from bedplate.core.state import State
-from bedplate.core.states import DROPPING, FREE, HELD, Card, Group, Slot, Turn
+from bedplate.core.states import (
+    BREAKER_HALF,
+    BREAKER_OPEN,
+    DROPPING,
+    FREE,
+    HELD,
+    Card,
+    Group,
+    Slot,
+    Turn,
+)
 from bedplate.core.units import SECOND_NS
 
 Found = TypeVar("Found")
@@ -41,6 +52,8 @@ def book(state: State, slot: Slot, blocks: int) -> None:
     card.used_blocks += blocks - slot.blocks
     if slot.turn is not None:
         card.busy_blocks += blocks - slot.blocks
+    if slot.branch is not None:
+        slot.branch.session.tenant.card_blocks += blocks - slot.blocks
     slot.blocks = blocks
     assert 0 <= card.used_blocks <= card.total_blocks, card.id
     assert 0 <= card.dropping_blocks <= card.used_blocks, card.id
@@ -54,11 +67,13 @@ def claim(turn: Turn, slot: Slot, blocks: int) -> None:
     assert spare_blocks(card) >= blocks, card.id
     turn.claim_blocks = blocks
     card.claimed_blocks += blocks
+    turn.branch.session.tenant.card_blocks += blocks
 
 
 def unclaim(turn: Turn, card: Card) -> None:
     """Take a promise back, to use it or because the turn goes away."""
     card.claimed_blocks -= turn.claim_blocks
+    turn.branch.session.tenant.card_blocks -= turn.claim_blocks
     turn.claim_blocks = 0
     assert card.claimed_blocks >= 0, card.id
 
@@ -71,6 +86,7 @@ def spare_blocks(card: Card) -> int:
 def empty_slot(state: State, slot: Slot) -> None:
     """Make a slot FREE: its blocks are back, no branch points at it. A turn placed on it stays."""
     book(state, slot, 0)
+    unshelve(slot)
     if slot.branch is not None and slot.branch.slot is slot:
         slot.branch.slot = None
     slot.branch = None
@@ -80,7 +96,6 @@ def empty_slot(state: State, slot: Slot) -> None:
     slot.dirty = False
     slot.drop_tries = 0
     slot.state = FREE
-    slot.card.idle.pop(slot.id, None)
     if slot.turn is None:
         heapq.heappush(slot.card.free, slot.id)
 
@@ -90,19 +105,49 @@ def occupy(slot: Slot, turn: Turn) -> None:
     assert slot.turn is None
     slot.turn = turn
     slot.card.busy_blocks += slot.blocks
-    slot.card.idle.pop(slot.id, None)
+    unshelve(slot)
+    if slot.card.breaker == BREAKER_HALF and not slot.card.probe:
+        slot.card.probe = turn.id
 
 
 def leave(slot: Slot) -> None:
     """Part a slot from its turn; what it holds stays booked."""
     assert slot.turn is not None
+    if slot.card.probe == slot.turn.id:
+        slot.card.probe = TurnId("")
     slot.turn = None
     slot.card.busy_blocks -= slot.blocks
     assert slot.card.busy_blocks >= 0
     if slot.state == FREE:
         heapq.heappush(slot.card.free, slot.id)
     elif slot.state == HELD:
-        slot.card.idle[slot.id] = slot
+        shelve(slot)
+
+
+def shelve(slot: Slot) -> None:
+    """List a slot as the latest that keeps KV without a turn, of its card and of its tenant."""
+    unshelve(slot)
+    assert slot.branch is not None
+    slot.card.idle[slot.id] = slot
+    slot.branch.session.tenant.shelf[(slot.card.id, slot.id)] = slot
+
+
+def unshelve(slot: Slot) -> None:
+    """Take a slot out of those lists: it gets a turn, or gives up what it keeps."""
+    slot.card.idle.pop(slot.id, None)
+    if slot.branch is not None:
+        slot.branch.session.tenant.shelf.pop((slot.card.id, slot.id), None)
+
+
+def disown(slot: Slot) -> None:
+    """Part a slot from the branch whose KV it gives up; its blocks are no longer its tenant's."""
+    unshelve(slot)
+    branch = slot.branch
+    if branch is not None:
+        branch.session.tenant.card_blocks -= slot.blocks
+        if branch.slot is slot:
+            branch.slot = None
+        slot.branch = None
 
 
 def can_open(card: Card) -> bool:
@@ -112,6 +157,8 @@ def can_open(card: Card) -> bool:
     that another would only wait there, out of reach of lanes and order.
     """
     if not card.up or card.draining or card.running >= card.running_max:
+        return False
+    if card.breaker == BREAKER_OPEN or (card.breaker == BREAKER_HALF and card.probe):
         return False
     return card.prompt_streams == 0 or card.prompt_tokens < prompt_budget(card)
 

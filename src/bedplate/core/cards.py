@@ -11,7 +11,16 @@ from bedplate.core.events import CardDown, CardDraining, CardReport, CardUp, Pol
 from bedplate.core.ids import SlotId
 from bedplate.core.ready import dequeue
 from bedplate.core.state import State
-from bedplate.core.states import BEHIND, STORING, Card, Group, Slot, Turn
+from bedplate.core.states import (
+    BEHIND,
+    BREAKER_HALF,
+    BREAKER_OPEN,
+    STORING,
+    Card,
+    Group,
+    Slot,
+    Turn,
+)
 from bedplate.core.units import blocks_for
 
 RESTART = "restart"
@@ -51,6 +60,9 @@ def up(state: State, event: CardUp) -> None:
     card.free = [slot.id for slot in card.slots]
     card.report = (0, 0, 0, 0, 0)
     card.up = True
+    if card.breaker == BREAKER_OPEN:
+        card.breaker = BREAKER_HALF  # it began anew: one turn may try it at once
+    group.priced_bytes = event.kv_bytes_per_token
     group.bytes_per_token = max(group.bytes_per_token, event.kv_bytes_per_token)
     recount(state, group)
     touch(state, card)
@@ -71,7 +83,7 @@ def down(state: State, event: CardDown) -> None:
 
 def _lose(state: State, card: Card, reason: str) -> None:
     card.up = False
-    _unbind(card)
+    unbind(card)
     turns = list(card.placed.values())
     active = [slot.turn for slot in card.slots if slot.turn is not None]
     turns += [turn for turn in active if turn.id not in card.placed]
@@ -91,7 +103,7 @@ def _lose(state: State, card: Card, reason: str) -> None:
         settle.store_over(state, branch)
 
 
-def _unbind(card: Card) -> list[Turn]:
+def unbind(card: Card) -> list[Turn]:
     """Take the turns that wait for exactly this card out of their line."""
     bound = list(card.bound.values())
     for turn in bound:
@@ -119,7 +131,7 @@ def draining(state: State, event: CardDraining) -> None:
     placed = list(card.placed.values())
     for turn in placed:
         leave_slot(state, turn)
-    bound = _unbind(card)
+    bound = unbind(card)
     for slot in card.slots:
         if held_by(slot):
             vacate(state, slot)

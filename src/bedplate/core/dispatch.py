@@ -34,6 +34,8 @@ def start(state: State, turn: Turn, way: Plan) -> None:
     for victim in way.victims:
         give_up(state, victim)
         _displace(state, victim)
+    if way.evicted:
+        state.count("quota_evictions", way.evicted)
     if branch.slot is not None and branch.slot is not slot:
         assert branch.slot.state == HELD
         drop_slot(state, branch.slot)
@@ -179,7 +181,7 @@ def leave_slot(state: State, turn: Turn) -> Slot:
     card.running -= 1
     tenant = turn.branch.session.tenant
     tenant.running -= 1
-    if tenant.policy.running_max:
+    if tenant.policy.running_max or tenant.policy.card_tokens_max:
         for group in state.groups.values():  # its limit spans models
             state.stir(group)
     assert card.running >= 0

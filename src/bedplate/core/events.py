@@ -235,6 +235,53 @@ class PolicyChanged(NamedTuple):
     policy: Policy
 
 
+class CalendarDay(NamedTuple):
+    """The day and the month of a time zone, which core cannot know: their beginnings and ends.
+
+    The driver sends one for each zone of the policy at its start and at each midnight. One that is
+    late costs nothing: what is spent after `day_end_ns` is of the next day already.
+    """
+
+    zone: str
+    day_ns: int
+    day_end_ns: int
+    month_ns: int
+    month_end_ns: int
+
+
+class LedgerRead(NamedTuple):
+    """What the rows of the journal say a tenant has spent in its day and month, in micro-currency.
+
+    Sent where a core begins without the state of the one before it.
+    """
+
+    tenant: TenantId
+    day_micro: int
+    month_micro: int
+
+
+class CallArrived(NamedTuple):
+    """A call that keeps no KV and has no next turn (an embedding) wants to run, outside of core.
+
+    It is refused in the same step, or may run. `tokens` is booked until its end tells the count.
+    """
+
+    call: TurnId
+    tenant: TenantId
+    lane: int
+    model: ModelId
+    tokens: int
+
+
+class CallEnded(NamedTuple):
+    """Such a call is over. `status`: stop (then it is metered) | error | lost."""
+
+    call: TurnId
+    status: str
+    prompt_tokens: int
+    took_ns: int
+
+
 class JournalStalled(NamedTuple):
     """Commits are late: while `on`, core refuses new turns and lets running ones end."""
 
@@ -267,4 +314,8 @@ Event = (
     | PolicyChanged
     | JournalStalled
     | ShutdownRequested
+    | CalendarDay
+    | LedgerRead
+    | CallArrived
+    | CallEnded
 )

@@ -11,6 +11,7 @@ from bedplate.core.limits import LANE_NAMES
 from bedplate.core.state import State
 from bedplate.core.states import (
     BEHIND,
+    BREAKER_HALF,
     BROKEN,
     CLAIMED,
     DROPPING,
@@ -37,6 +38,7 @@ def check(base: Base) -> None:
     state = base.state
     for card in state.cards.values():
         _card(card)
+    _require(state.retry_owed >= 0, "INV-21", "pool")
     for turn in state.turns.values():
         _turn(turn)
     for group in state.groups.values():
@@ -70,6 +72,9 @@ def _card(card: Card) -> None:
     fresh = [slot.turn.fresh_tokens for slot in card.slots if slot.turn is not None]
     _require(sum(fresh) == card.prompt_tokens, "INV-04", card.id)
     _require(sum(1 for tokens in fresh if tokens) == card.prompts, "INV-04", card.id)
+    probing = [slot for slot in card.slots if slot.turn is not None and slot.turn.id == card.probe]
+    _require(len(probing) == (1 if card.probe else 0), "INV-21", card.id)
+    _require(not card.probe or card.breaker == BREAKER_HALF, "INV-21", card.id)
     for slot in card.slots:
         _slot(slot)
 
@@ -129,6 +134,11 @@ def _sessions(state: State) -> None:
     for session in state.sessions.values():
         turns = sum(len(branch.turns) for branch in session.branches.values())
         _require(turns == session.open_turns, "INV-03", session.id)
+        mine = [turn for branch in session.branches.values() for turn in branch.turns]
+        micro = sum(turn.budget_micro for turn in mine)
+        _require(micro == session.reserved_micro, "INV-20", session.id)
+        tokens = sum(turn.budget_tokens for turn in mine)
+        _require(tokens == session.reserved_tokens, "INV-20", session.id)
         for branch in session.branches.values():
             entry = branch.entry
             if entry is not None:
@@ -157,11 +167,20 @@ def _pool(state: State) -> None:
 def _tenants(state: State) -> None:
     for tenant in state.tenants.values():
         mine = [t for t in state.turns.values() if t.branch.session.tenant is tenant]
-        _require(tenant.inflight == len(mine), "INV-11", tenant.id)
+        calls = [call for call in state.calls.values() if call[0] == tenant.id]
+        _require(tenant.inflight == len(mine) + len(calls), "INV-11", tenant.id)
+        micro = sum(turn.budget_micro for turn in mine) + sum(call[4] for call in calls)
+        _require(micro == tenant.reserved_micro, "INV-20", tenant.id)
         for lane, name in enumerate(LANE_NAMES):
             waiting = sum(1 for t in mine if t.lane == lane and t.state in WAITING)
             _require(tenant.waiting[lane] == waiting, "INV-11", f"{tenant.id} {name}")
         size = sum(e.size_bytes for e in state.entries.values() if e.tenant is tenant)
         _require(size == tenant.pool_bytes, "INV-05", tenant.id)
+        slots = [slot for card in state.cards.values() for slot in card.slots]
+        own = [s for s in slots if s.branch is not None and s.branch.session.tenant is tenant]
+        blocks = sum(s.blocks for s in own) + sum(t.claim_blocks for t in mine)
+        _require(blocks == tenant.card_blocks, "INV-11", tenant.id)
+        shelf = {id(s) for s in own if s.state in (HELD, STORING) and s.turn is None}
+        _require(shelf == {id(s) for s in tenant.shelf.values()}, "INV-11", tenant.id)
         running = sum(1 for t in mine if t.state in (PLACED, LOADING, RUNNING))
         _require(running == tenant.running, "INV-11", tenant.id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from bedplate.core.ids import TenantId
+from bedplate.core.prices import DEFAULT_PRICES, Prices
 from bedplate.core.units import MINUTE_NS, SECOND_NS
 
 INTERACTIVE, SHARED, BATCH = 0, 1, 2
@@ -26,6 +27,15 @@ RELEASE_SCAN_MAX = 64
 """Candidates looked at in one release step."""
 ADMIT_PATIENCE_NS = 2 * SECOND_NS
 """How long a session that waits for admission respects the leases of idle ones."""
+RESEND_FAST_NS = 10 * SECOND_NS
+"""A connection to an endpoint that breaks sooner and without a token is worth another try."""
+BREAKER_STRIKES = 5
+"""Failures beyond good ends after which a card is left alone."""
+BREAKER_WINDOW_NS = MINUTE_NS
+"""Failures count together when none of them is further than this from the next."""
+BREAKER_PAUSE_NS = 5 * SECOND_NS
+BREAKER_PAUSE_MAX_NS = 5 * MINUTE_NS
+"""Pause before one turn tries the card: the first, doubled each time, and the longest."""
 EXPIRE_SCAN_MAX = 256
 """Deadlines handled in one step; the rest follow in the next."""
 
@@ -58,6 +68,9 @@ class TenantPolicy(NamedTuple):
     `requests_per_minute`, `tokens_per_minute`: buckets that refill evenly and hold one minute.
     `session_tokens_max`: longest context of one session. `pool_bytes_max`: KV bytes in the pool.
     `weight`: its share of a lane against other tenants, at least 1.
+    `day_micro_max`, `month_micro_max`: money in a day and a month of `zone`, whose beginnings
+    CalendarDay tells. `session_micro_max`, `session_total_tokens_max`: what one session may use in
+    its life, in money and in tokens. `card_tokens_max`: KV on cards, in tokens booked.
     """
 
     tenant: TenantId
@@ -68,6 +81,12 @@ class TenantPolicy(NamedTuple):
     session_tokens_max: int
     pool_bytes_max: int
     weight: int = 1
+    day_micro_max: int = 0
+    month_micro_max: int = 0
+    session_micro_max: int = 0
+    session_total_tokens_max: int = 0
+    zone: str = "UTC"
+    card_tokens_max: int = 0
 
 
 class Policy(NamedTuple):
@@ -77,6 +96,8 @@ class Policy(NamedTuple):
     `default_tenant`. `pool_bytes_max` 0 means no pool. `water_permille` are the rising alarm levels
     of card and pool occupancy. `run_base_ns` + `run_token_ns` × (prompt + limit) bound one
     dispatch. `fair_quantum`: cost, in prompt tokens, by which a tenant may run ahead of another.
+    `prices` is the price list in force. `retry_tokens` and `retry_permille` of accepted prompts may
+    be sent again when cards fail (`core/retry.py`).
     """
 
     block_tokens: int
@@ -89,6 +110,9 @@ class Policy(NamedTuple):
     run_token_ns: int
     sessions_max: int
     fair_quantum: int = 4_096
+    prices: Prices = DEFAULT_PRICES
+    retry_permille: int = 200
+    retry_tokens: int = 1_000_000
 
 
 def default_policy(*, pool_bytes_max: int = 0) -> Policy:

@@ -7,17 +7,25 @@ endpoint that keeps its own cache (`kv` = hints) is a home as long as it can tak
 another computes, for nobody can tell how long the cache would have kept it.
 
 A card that failed a turn is passed over for it while another one could take it: an endpoint that
-breaks at once has no load, and would be chosen again and again.
+breaks at once has no load, and would be chosen again and again. One whose breaker is open
+(`breaker`) takes no turn at all, and is nobody's home meanwhile.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from bedplate.core.card import can_open, first_by_load, free_slot, takes, takes_prompt
+from bedplate.core.card import (
+    can_open,
+    first_by_load,
+    free_slot,
+    held_by,
+    takes,
+    takes_prompt,
+)
 from bedplate.core.retention import victims_for
 from bedplate.core.state import State
-from bedplate.core.states import HELD, Card, Entry, Slot, Turn
+from bedplate.core.states import BREAKER_OPEN, HELD, Card, Entry, Slot, Turn
 from bedplate.core.units import blocks_for
 
 CARDS_TRIED_MAX = 4
@@ -28,6 +36,7 @@ class Plan(NamedTuple):
     """A way to run a turn now: drop `victims`, fill `slot` from `load` if given, dispatch.
 
     The turn occupies `blocks` of the card: what it may grow to, or what is loaded, if that is more.
+    `evicted` counts the victims that go for the limit of the turn's own tenant.
     """
 
     card: Card
@@ -35,6 +44,7 @@ class Plan(NamedTuple):
     victims: list[Slot]
     load: Entry | None
     blocks: int
+    evicted: int = 0
 
 
 def usable_tokens(held: Slot | Entry, turn: Turn, *, can_cut: bool) -> int:
@@ -58,6 +68,8 @@ def home_of(turn: Turn) -> Slot | None:
     slot = turn.branch.slot
     if slot is None or slot.state != HELD or not slot.card.up or slot.card.draining:
         return None
+    if slot.card.breaker == BREAKER_OPEN:
+        return None
     fits = takes(slot.card, turn.prompt_tokens + turn.limit_tokens)
     return slot if fits and _saves(slot, turn, slot.card) else None
 
@@ -77,12 +89,21 @@ def plan(state: State, turn: Turn) -> Plan | None:
     if home is not None:
         if can_open(home.card) and takes_prompt(home.card, _fresh(home, turn, home.card)):
             extra = max(0, turn.need_blocks - home.blocks)
+            own = _over_quota(state, turn, extra, home)
+            if own is None:
+                return None
             victims = victims_for(state, home.card, turn, blocks=extra, need_slot=False, keep=home)
             if victims is not None:
-                return Plan(home.card, home, victims, None, turn.need_blocks)
+                blocks = turn.need_blocks
+                return Plan(home.card, home, _joined(victims, own), None, blocks, len(own))
         if home.dirty and home.card.kv == "full":
             turn.why = "home_busy"
             return None
+    left = turn.branch.slot  # given up when the turn begins elsewhere
+    freed = left.blocks if left is not None else 0
+    evicted = _over_quota(state, turn, turn.need_blocks - freed, left)
+    if evicted is None:
+        return None
     load = _source(turn)
     length = turn.prompt_tokens + turn.limit_tokens
     avoid = turn.failed_on if turn.failed_on and untried(turn) else ()
@@ -93,16 +114,20 @@ def plan(state: State, turn: Turn) -> Plan | None:
             return None
         slot = free_slot(card)
         source = load if _worth_loading(state, load, turn, card) else None
-        if not takes_prompt(card, _fresh(source, turn, card)):
-            return None
         blocks = turn.need_blocks
+        own: list[Slot] | None = evicted
         if source is not None:
             blocks = max(blocks, blocks_for(source.tokens, state.policy.block_tokens))
+            own = _over_quota(state, turn, blocks - freed, left)
+        if own is None:  # what would be loaded is too much for the tenant, the turn itself is not
+            source, blocks, own = None, turn.need_blocks, evicted
+        if not takes_prompt(card, _fresh(source, turn, card)):
+            return None
         victims = victims_for(state, card, turn, blocks=blocks, need_slot=slot is None, keep=None)
         if victims is None:
             return None
         chosen = slot if slot is not None else victims[0]
-        return Plan(card, chosen, victims, source, blocks)
+        return Plan(card, chosen, _joined(victims, own), source, blocks, len(own))
 
     way = first_by_load(turn.branch.group, min_tokens=length, tries=tries, attempt=attempt)
     if way is None:
@@ -116,6 +141,34 @@ def _fresh(held: Slot | Entry | None, turn: Turn, card: Card) -> int:
     return turn.prompt_tokens - saved
 
 
+def _over_quota(state: State, turn: Turn, blocks: int, keep: Slot | None) -> list[Slot] | None:
+    """Choose idle slots of the turn's tenant to drop so that `blocks` more are within its limit.
+
+    The least recently used go first. None, with the reason in `turn.why`, when what its running
+    turns hold is too much. Cost: O(slots dropped + those that are being stored).
+    """
+    tenant = turn.branch.session.tenant
+    if not tenant.policy.card_tokens_max:
+        return []
+    limit = tenant.policy.card_tokens_max // state.policy.block_tokens
+    over = tenant.card_blocks + blocks - limit
+    chosen: list[Slot] = []
+    for slot in tenant.shelf.values():
+        if over <= 0:
+            break
+        if slot is not keep and held_by(slot):
+            chosen.append(slot)
+            over -= slot.blocks
+    if over > 0:
+        turn.why = "tenant_card_tokens"
+        return None
+    return chosen
+
+
+def _joined(victims: list[Slot], own: list[Slot]) -> list[Slot]:
+    return [*victims, *(slot for slot in own if slot not in victims)] if own else victims
+
+
 def untried(turn: Turn) -> bool:
     """Tell whether a card that has not failed the turn may take it, now or later.
 
@@ -123,7 +176,10 @@ def untried(turn: Turn) -> bool:
     """
     length = turn.prompt_tokens + turn.limit_tokens
     return any(
-        card.up and not card.draining and card.id not in turn.failed_on
+        card.up
+        and not card.draining
+        and card.breaker != BREAKER_OPEN
+        and card.id not in turn.failed_on
         for card in turn.branch.group.cards
         if takes(card, length)
     )

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from bedplate.core import pool
 from bedplate.core.actions import DropKv, StoreKv
-from bedplate.core.card import book, empty_slot, held_by, spare_blocks, touch
+from bedplate.core.card import (
+    book,
+    disown,
+    empty_slot,
+    held_by,
+    shelve,
+    spare_blocks,
+    touch,
+)
 from bedplate.core.lease import charge
 from bedplate.core.limits import RELEASE_SCAN_MAX
 from bedplate.core.state import State
@@ -116,8 +124,7 @@ def hold(state: State, slot: Slot, blocks: int) -> None:
     assert slot.turn is None
     slot.state = HELD
     slot.used_ns = state.now_ns
-    slot.card.idle.pop(slot.id, None)
-    slot.card.idle[slot.id] = slot
+    shelve(slot)
     book(state, slot, blocks)
 
 
@@ -127,10 +134,7 @@ def drop_slot(state: State, slot: Slot) -> None:
     assert slot.state not in (STORING, DROPPING)
     if slot.branch is not None:
         charge(slot.branch, state.now_ns)
-        if slot.branch.slot is slot:
-            slot.branch.slot = None
-        slot.branch = None
-    slot.card.idle.pop(slot.id, None)
+    disown(slot)
     slot.dirty = False
     slot.tokens = slot.shared_tokens = 0
     slot.loaded = False

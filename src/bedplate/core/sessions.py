@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bedplate.core import admission, order, pool, returns, settle
+from bedplate.core import admission, budget, order, pool, returns, settle
 from bedplate.core.actions import SessionEnded
 from bedplate.core.events import TurnArrived
 from bedplate.core.ids import BranchId, SessionId
@@ -157,7 +157,8 @@ def _settle_rest(state: State, branch: Branch) -> None:
     area_card, area_pool = settle.take_rent(state, branch)
     if area_card or area_pool:
         gap_ns = state.now_ns - branch.ended_ns if branch.ended_ns else 0
-        state.emit(settle.rent_row(branch, area_card, area_pool, gap_ns=gap_ns))
+        row = settle.rent_row(branch, area_card, area_pool, gap_ns=gap_ns)
+        budget.meter(state, branch.session.tenant, branch.session, row)
 
 
 def idle_deadline(state: State, subject: str) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bedplate.core import admission, demand, fairness, pool, ready, tenant
+from bedplate.core import admission, budget, demand, fairness, pool, ready, tenant
 from bedplate.core import lane as line
+from bedplate.core import retry as resend
 from bedplate.core.actions import CancelTurn, FailTurn, Refuse, Settled
 from bedplate.core.dispatch import leave_slot
 from bedplate.core.ids import TurnId
@@ -50,7 +51,11 @@ def end_turn(state: State, turn: Turn, status: str, *, cached_tokens: int = 0) -
     if turn.attempt == 0:
         turn.queue_ns = state.now_ns - turn.arrived_ns
     area_card, area_pool = take_rent(state, branch)
-    state.emit(
+    budget.release(turn)
+    budget.meter(
+        state,
+        session.tenant,
+        session,
         Settled(
             turn.id,
             session.id,
@@ -70,7 +75,7 @@ def end_turn(state: State, turn: Turn, status: str, *, cached_tokens: int = 0) -
             area_pool,
             turn.attempt,
             turn.exact,
-        )
+        ),
     )
     state.count(f"turns_{status}")
     fairness.charge_end(turn, cached_tokens=cached_tokens, area_card=area_card)
@@ -115,7 +120,9 @@ def take_rent(state: State, branch: Branch) -> tuple[int, int]:
         part_card, part_pool = min(area_card, AREA_MAX), min(area_pool, AREA_MAX)
         area_card -= part_card
         area_pool -= part_pool
-        state.emit(rent_row(branch, part_card, part_pool, gap_ns=0))
+        session = branch.session
+        row = rent_row(branch, part_card, part_pool, gap_ns=0)
+        budget.meter(state, session.tenant, session, row)
     return area_card, area_pool
 
 
@@ -187,7 +194,12 @@ def give_up(state: State, turn: Turn, detail: str) -> None:
 def fail_turn(state: State, turn: Turn, reason: str, detail: str) -> None:
     """End a turn that is on no slot with an error that its client is told."""
     state.emit(FailTurn(turn.id, reason, detail))
-    end_turn(state, turn, "error")
+    end_turn(state, turn, status_of(reason))
+
+
+def status_of(reason: str) -> str:
+    """Return the status of a turn that was ended for a reason: its client's doing, or ours."""
+    return "cancelled" if reason in ("client_cancelled", "deadline_exceeded") else "error"
 
 
 def retry(state: State, turn: Turn, code: str, detail: str) -> None:
@@ -195,6 +207,10 @@ def retry(state: State, turn: Turn, code: str, detail: str) -> None:
     again = turn.attempt < DISPATCH_ATTEMPTS_MAX and (turn.out_tokens == 0 or turn.resumable)
     if turn.end_reason or not again or state.shutting_down:
         lose(state, turn, code, detail)
+        return
+    sent = turn.state == RUNNING and code not in resend.BUSY
+    if sent and not resend.take(state, turn):
+        lose(state, turn, "retry_budget_spent", detail)
         return
     state.count("failovers")
     requeue(state, turn)

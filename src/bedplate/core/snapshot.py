@@ -25,6 +25,7 @@ from bedplate.core.ids import (
     TurnId,
 )
 from bedplate.core.limits import LanePolicy, Policy, TenantPolicy, default_policy
+from bedplate.core.prices import Prices
 from bedplate.core.rules import Rules
 from bedplate.core.state import State
 from bedplate.core.states import Branch, Card, Entry, Group, Session, Slot, Tenant, Turn
@@ -56,7 +57,7 @@ _FIELDS = {
 }
 """Names of each record's fields, of which its compiled form has another list than its slots."""
 _FIELDS["State"].remove("rules")  # they are code, not state
-_TUPLES = {cls.__name__: cls for cls in (Policy, LanePolicy, TenantPolicy)}
+_TUPLES = {cls.__name__: cls for cls in (Policy, LanePolicy, TenantPolicy, Prices)}
 
 
 def snapshot(base: Base) -> dict[str, Any]:

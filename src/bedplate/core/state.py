@@ -10,6 +10,7 @@ from bedplate.core.ids import CardId, EntryId, ModelId, SessionId, SlotId, Tenan
 from bedplate.core.limits import EXPIRE_SCAN_MAX, Policy, TenantPolicy, default_policy
 from bedplate.core.rules import Rules
 from bedplate.core.states import (
+    BREAKER_OPEN,
     RUNNING,
     WAITING,
     Card,
@@ -35,6 +36,8 @@ class State:
     __slots__ = (
         "actions",
         "armed_ns",
+        "calendars",
+        "calls",
         "cards",
         "closing",
         "counters",
@@ -53,6 +56,7 @@ class State:
         "pool_bytes",
         "pool_dropping",
         "pool_level",
+        "retry_owed",
         "rules",
         "sessions",
         "shutting_down",
@@ -81,6 +85,9 @@ class State:
         self.pool_dropping = 0
         self.pending_stores: dict[tuple[CardId, SlotId], Slot] = {}
         self.pool_level = 0
+        self.retry_owed = 0
+        self.calls: dict[TurnId, tuple[str, int, str, int, int]] = {}
+        self.calendars: dict[str, tuple[int, int, int, int]] = {}
         self.deadlines: list[tuple[int, int, str, str]] = []
         self.armed_ns = 0
         self.next_entry = 1
@@ -164,6 +171,8 @@ class State:
             return subject not in self.sessions
         if kind == "admit":
             return False
+        if kind == "breaker":
+            return self.cards[CardId(subject)].breaker != BREAKER_OPEN
         turn = self.turns.get(TurnId(subject))
         if turn is None:
             return True

@@ -56,6 +56,9 @@ FREE, CLAIMED, HELD, STORING, DROPPING, BROKEN = (
     "broken",
 )
 
+# States of a card's circuit breaker.
+BREAKER_CLOSED, BREAKER_HALF, BREAKER_OPEN = ("closed", "half_open", "open")
+
 # Pool entry states.
 STORED = "stored"
 
@@ -64,21 +67,32 @@ class Tenant:
     """Counters and buckets of one tenant, full at first; levels are units × one minute in ns.
 
     `output_mean` is the mean output of its turns, in tokens. `sessions` counts those that are open
-    and not closing, `resting` are those of them without a turn, longest idle first.
+    and not closing, `resting` are those of them without a turn, longest idle first. Money in
+    millionths: `day_micro` and `month_micro` are what its rows cost since `day_ns` and `month_ns`,
+    `reserved_micro` is what its open turns may cost. `card_blocks` are those that its slots hold
+    and its placed turns were promised; `shelf` are its slots that keep KV without a turn, least
+    recently used first.
     """
 
     __slots__ = (
+        "card_blocks",
+        "day_micro",
+        "day_ns",
         "id",
         "inflight",
+        "month_micro",
+        "month_ns",
         "output_mean",
         "policy",
         "pool_bytes",
         "pool_dropping",
         "refilled_ns",
         "request_level",
+        "reserved_micro",
         "resting",
         "running",
         "sessions",
+        "shelf",
         "token_level",
         "tools",
         "waiting",
@@ -99,6 +113,13 @@ class Tenant:
         self.refilled_ns = now_ns
         self.request_level = policy.requests_per_minute * MINUTE_NS
         self.token_level = policy.tokens_per_minute * MINUTE_NS
+        self.card_blocks = 0
+        self.shelf: dict[tuple[CardId, SlotId], Slot] = {}
+        self.day_ns = 0
+        self.day_micro = 0
+        self.month_ns = 0
+        self.month_micro = 0
+        self.reserved_micro = 0
 
 
 class Session:
@@ -106,7 +127,8 @@ class Session:
 
     `serial` numbers sessions in the order in which they began. `rested` is the branch whose turn
     ended last: only it and those with turns hold a reservation. `idle_ns` is the idle deadline that
-    was pushed last; it or an earlier one is pending.
+    was pushed last; it or an earlier one is pending. `spent_*` is what its rows came to,
+    `reserved_*` what its open turns may still use.
     """
 
     __slots__ = (
@@ -121,8 +143,12 @@ class Session:
         "lane",
         "lease_ns",
         "open_turns",
+        "reserved_micro",
+        "reserved_tokens",
         "rested",
         "serial",
+        "spent_micro",
+        "spent_tokens",
         "tenant",
     )
 
@@ -143,6 +169,10 @@ class Session:
         self.idle_ns = 0
         self.closing = ""
         self.rested: Branch | None = None
+        self.spent_micro = 0
+        self.reserved_micro = 0
+        self.spent_tokens = 0
+        self.reserved_tokens = 0
 
 
 class Branch:
@@ -203,7 +233,8 @@ class Turn:
     dispatched, empty before. `failed_on` are cards that were up and could not run it. `rank` is its
     place in line, from when it began to wait there, `charged` what its tenant paid ahead for it,
     `fresh_tokens` what its card has yet to compute of its prompt, 0 from the first token on, and
-    `waiting_tokens` what it counts for while it stands in a line.
+    `waiting_tokens` what it counts for while it stands in a line. `budget_micro` and
+    `budget_tokens` are its part of what its session has reserved.
     """
 
     __slots__ = (
@@ -211,6 +242,8 @@ class Turn:
         "attempt",
         "bound_to",
         "branch",
+        "budget_micro",
+        "budget_tokens",
         "card",
         "charged",
         "claim_blocks",
@@ -258,6 +291,8 @@ class Turn:
         self.reuse_tokens = 0
         self.limit_tokens = 0
         self.reserved_tokens = 0
+        self.budget_micro = 0
+        self.budget_tokens = 0
         self.need_blocks = 0
         self.claim_blocks = 0
         self.resumable = False
@@ -332,11 +367,14 @@ class Card:
     is promised to placed turns: used − dropping + claimed ≤ total (INV-01). `busy`: those of slots
     that have a turn. `prompts` turns are on their way to their first token, with `prompt_tokens` to
     be computed. `free` is a heap of slots that may be FREE (others are skipped), `idle` those
-    that keep KV without a turn, least recently used first.
+    that keep KV without a turn, least recently used first. `breaker`, with `strikes`, `struck_ns`
+    (the latest), `trips` in a row, `open_until_ns` and the turn that is its `probe`: see
+    `core/breaker.py`.
     """
 
     __slots__ = (
         "bound",
+        "breaker",
         "busy_blocks",
         "bytes_per_token",
         "can_cut",
@@ -351,8 +389,10 @@ class Card:
         "index",
         "kv",
         "level",
+        "open_until_ns",
         "partition",
         "placed",
+        "probe",
         "prompt_streams",
         "prompt_tokens",
         "prompts",
@@ -360,7 +400,10 @@ class Card:
         "running",
         "running_max",
         "slots",
+        "strikes",
+        "struck_ns",
         "total_blocks",
+        "trips",
         "up",
         "used_blocks",
     )
@@ -393,6 +436,12 @@ class Card:
         self.placed: dict[TurnId, Turn] = {}
         self.level = 0
         self.report = (0, 0, 0, 0, 0)
+        self.breaker = BREAKER_CLOSED
+        self.strikes = 0
+        self.struck_ns = 0
+        self.trips = 0
+        self.open_until_ns = 0
+        self.probe = TurnId("")
 
 
 class Group:
@@ -408,6 +457,7 @@ class Group:
     sessions without a turn, in the order in which their leases run out. `waiting_tokens` and
     `waiting_turns` count what waits in each lane, `turn_ns` is the mean time of a turn on a card,
     `running_max` and `streams` what its cards run and compute side by side (`demand`).
+    `priced_bytes` is what a token of KV weighs in a bill, by the card that came up last.
     """
 
     __slots__ = (
@@ -425,6 +475,7 @@ class Group:
         "model",
         "open_heap",
         "owed",
+        "priced_bytes",
         "queues",
         "running_max",
         "streams",
@@ -447,6 +498,7 @@ class Group:
         self.capacity_tokens = 0
         self.context_tokens = 0
         self.bytes_per_token = 0
+        self.priced_bytes = 0
         self.admitted_tokens = 0
         self.wake_ns = 0
         self.costs = Costs()

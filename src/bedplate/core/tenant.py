@@ -1,4 +1,4 @@
-"""Limits of a tenant: turns in flight, turns on cards, requests and tokens a minute.
+"""Limits of a tenant: calls in flight, turns on cards, requests and tokens a minute.
 
 Buckets are integers: a level counts units × one minute in nanoseconds, grows by the limit each
 nanosecond and is capped at one minute's worth. A call is let in while the token level is above
@@ -66,6 +66,15 @@ def take(tenant: Tenant, turn: Turn) -> None:
     if tenant.policy.tokens_per_minute:
         turn.reserved_tokens = turn.prompt_tokens + turn.limit_tokens
         tenant.token_level -= turn.reserved_tokens * MINUTE_NS
+
+
+def spend(tenant: Tenant, *, requests: int, tokens: int) -> None:
+    """Take from the buckets that have a limit, or give tokens back; none is ever overfull."""
+    if tenant.policy.requests_per_minute:
+        tenant.request_level -= requests * MINUTE_NS
+    if tenant.policy.tokens_per_minute:
+        cap = tenant.policy.tokens_per_minute * MINUTE_NS
+        tenant.token_level = min(cap, tenant.token_level - tokens * MINUTE_NS)
 
 
 def settle(tenant: Tenant, turn: Turn, used_tokens: int) -> None:

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from bedplate.core import admission, demand, fairness, returns, sessions, settle, tenant
+from bedplate.core import (
+    admission,
+    breaker,
+    budget,
+    demand,
+    fairness,
+    retry,
+    returns,
+    sessions,
+    settle,
+    tenant,
+)
 from bedplate.core.actions import FailTurn, Refuse
 from bedplate.core.card import commit
 from bedplate.core.dispatch import leave_slot, run_deadline_ns, scrap_slot
@@ -23,8 +34,7 @@ from bedplate.core.states import RUNNING, WAITING, Group, Slot, Tenant, Turn
 from bedplate.core.tools import NAME_LENGTH_MAX
 from bedplate.core.units import SECOND_NS, blocks_for
 
-BUSY = ("capacity", "no_engine")
-"""Codes with which a card that is up says that it has no room."""
+TIMEOUT = "engine_timeout"
 GOOD_ENDS = ("stop", "length", "tool_calls")
 """Statuses after which the slot's KV is the branch's context."""
 
@@ -59,6 +69,8 @@ def arrived(state: State, event: TurnArrived) -> None:
     state.turns[turn.id] = turn
     state.count("accepted")
     tenant.take(payer, turn)
+    budget.take(state, turn)
+    retry.earn(state, turn.prompt_tokens)
     if payer.waiting[turn.lane] == 0:
         fairness.lift(group, turn)
     payer.waiting[turn.lane] += 1
@@ -80,8 +92,13 @@ def _limit(state: State, event: TurnArrived, group: Group) -> int:
 
 
 def _context_max(payer: Tenant, group: Group) -> int:
-    cap = payer.policy.session_tokens_max
-    return min(cap, group.context_tokens) if cap else group.context_tokens
+    policy = payer.policy
+    longest = group.context_tokens
+    if policy.session_tokens_max:
+        longest = min(longest, policy.session_tokens_max)
+    if policy.card_tokens_max:
+        longest = min(longest, policy.card_tokens_max // group.block_tokens * group.block_tokens)
+    return longest
 
 
 def _refusal(
@@ -94,6 +111,10 @@ def _refusal(
         return ("journal_error", "the journal cannot be written", 5 * SECOND_NS)
     if group is None or not any(card.up for card in group.cards):
         return ("no_engine", f"no card that serves {event.model} is up", 5 * SECOND_NS)
+    pause_ns = breaker.wait_ns(state, group)
+    if pause_ns:
+        detail = f"every card that serves {event.model} failed turns of late and is left alone"
+        return ("no_engine", detail, pause_ns)
     longest = _context_max(payer, group)
     if event.prompt_tokens + 1 > longest:
         detail = f"the prompt has {event.prompt_tokens} tokens, one session may hold {longest}"
@@ -121,7 +142,8 @@ def _refusal(
     over = tenant.refusal(payer, state.now_ns)
     if over is not None:
         return ("quota_exceeded", f"the limit of {over[0]} is reached", over[1])
-    return None
+    limit = _limit(state, event, group)
+    return budget.refusal(state, payer, session, event.prompt_tokens, limit)
 
 
 def _late(state: State, group: Group, lane: int) -> tuple[str, str, int] | None:
@@ -169,6 +191,9 @@ def ended(state: State, event: TurnEnded) -> None:
     blocks = blocks_for(event.kv_tokens, state.policy.block_tokens)
     if event.status in GOOD_ENDS:
         _leave_line(turn)
+        breaker.worked(state, slot.card)
+    elif event.status == "error" or turn.end_reason == TIMEOUT:
+        breaker.failed(state, slot.card, silent=turn.end_reason == TIMEOUT and not _spoke(turn))
     if _keeps(turn, event, slot) and blocks <= slot.blocks and state.rules.keeps(state, slot):
         slot.tokens = slot.shared_tokens = event.kv_tokens
         slot.dirty = True
@@ -186,11 +211,10 @@ def ended(state: State, event: TurnEnded) -> None:
     status = event.status
     if status in GOOD_ENDS:
         turn.end_reason = ""  # it was done before it could be stopped
-    if turn.end_reason and turn.end_reason != "client_cancelled":
-        status = "error"
-        state.emit(FailTurn(turn.id, turn.end_reason, turn.end_detail))
-    elif turn.end_reason:
-        status = "cancelled"
+    if turn.end_reason:
+        status = settle.status_of(turn.end_reason)
+        if turn.end_reason != "client_cancelled":
+            state.emit(FailTurn(turn.id, turn.end_reason, turn.end_detail))
     settle.end_turn(state, turn, status, cached_tokens=event.cached_tokens)
 
 
@@ -223,20 +247,33 @@ def failed(state: State, event: DispatchFailed) -> None:
     if turn is None:
         return
     turn.out_tokens = max(turn.out_tokens, event.out_tokens)
+    ran_ns = state.now_ns - turn.dispatched_ns
     slot = leave_slot(state, turn)
     scrap_slot(state, slot)
     turn.failed_on = (*turn.failed_on, slot.card.id)
-    if event.retryable and (event.code not in BUSY or untried(turn)):
+    if event.code in breaker.FAULTS:
+        silent = event.code == TIMEOUT and not _spoke(turn)
+        breaker.failed(state, slot.card, silent=silent)
+    if event.code in retry.BUSY:
+        again = untried(turn)
+    else:
+        again = not retry.in_vain(turn, slot.card, ran_ns)
+    if event.retryable and again:
         settle.retry(state, turn, event.code, f"card {slot.card.id} failed")
     else:
         settle.lose(state, turn, event.code, f"card {slot.card.id} failed")
+
+
+def _spoke(turn: Turn) -> bool:
+    """Tell whether the running attempt gave a first token."""
+    return turn.why == "decoding"
 
 
 def cancelled(state: State, event: TurnCancelled) -> None:
     """Take back a turn wherever it is; a running one ends at its engine's next word."""
     turn = state.turns.get(event.turn)
     if turn is not None:
-        reason = {"deadline": "engine_timeout", "shutdown": "draining"}.get(
+        reason = {"deadline": "deadline_exceeded", "shutdown": "draining"}.get(
             event.reason, "client_cancelled"
         )
         settle.stop(state, turn, reason, f"cancelled: {event.reason}")
@@ -260,7 +297,7 @@ def deadline(state: State, kind: str, subject: str) -> None:
         if due_ns > state.now_ns:
             state.push_deadline(due_ns, kind, subject)
         else:
-            settle.stop(state, turn, "engine_timeout", "the engine did not end the turn in time")
+            settle.stop(state, turn, TIMEOUT, "the engine did not end the turn in time")
 
 
 def _running(state: State, turn_id: TurnId, attempt: int) -> Turn | None:

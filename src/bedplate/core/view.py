@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from bedplate.core import budget
 from bedplate.core.base import Base
 from bedplate.core.ids import SessionId, TurnId
 from bedplate.core.limits import LANE_NAMES
-from bedplate.core.states import WAITING, Branch, Card, Session
+from bedplate.core.states import WAITING, Branch, Card, Session, Tenant
 
 WHY_TEXT = {
     "behind": "another turn of the same branch runs first",
@@ -17,6 +18,7 @@ WHY_TEXT = {
     "no_room": "no card has enough free KV blocks beside its running turns",
     "home_busy": "its KV is only on one card, and that card is busy",
     "tenant_running_max": "the tenant runs as many turns as its limit allows",
+    "tenant_card_tokens": "the tenant holds as much KV on cards as its limit allows",
     "room": "a place was found; idle KV is being dropped to make room",
     "loading": "its KV is being loaded from the pool",
     "prefill": "it was handed to its card and computes the prompt",
@@ -26,7 +28,10 @@ WHY_TEXT = {
 
 
 class CardView(NamedTuple):
-    """One card. KV in tokens; `report_*` are the engine's own counters since it came up."""
+    """One card. KV in tokens; `*_total` are the engine's own counters since it came up.
+
+    `breaker`: closed | half_open | open, see `core/breaker.py`.
+    """
 
     card: str
     model: str
@@ -45,6 +50,7 @@ class CardView(NamedTuple):
     prompt_tokens_total: int
     cached_tokens_total: int
     out_tokens_total: int
+    breaker: str
 
 
 class BranchView(NamedTuple):
@@ -67,7 +73,7 @@ class BranchView(NamedTuple):
 
 
 class SessionView(NamedTuple):
-    """One session."""
+    """One session; money in millionths of the currency unit."""
 
     session: str
     tenant: str
@@ -79,6 +85,29 @@ class SessionView(NamedTuple):
     lease_ns: int
     expires_ns: int
     branches: tuple[BranchView, ...]
+    spent_micro: int
+    reserved_micro: int
+    spent_tokens: int
+    reserved_tokens: int
+
+
+class TenantView(NamedTuple):
+    """One tenant: what it uses now, and its money; 0 as a limit means none.
+
+    Money in millionths of the currency unit, of the tenant's own day and month.
+    """
+
+    tenant: str
+    sessions: int
+    inflight: int
+    running: int
+    pool_bytes: int
+    day_micro: int
+    month_micro: int
+    reserved_micro: int
+    day_micro_max: int
+    month_micro_max: int
+    zone: str
 
 
 class LaneView(NamedTuple):
@@ -129,6 +158,7 @@ def _card(base: Base, card: Card) -> CardView:
         prompt_tokens_total=prompt,
         cached_tokens_total=cached,
         out_tokens_total=out,
+        breaker=card.breaker,
     )
 
 
@@ -155,6 +185,10 @@ def _session(found: Session) -> SessionView:
         lease_ns=found.lease_ns,
         expires_ns=found.expires_ns,
         branches=tuple(_branch(branch) for branch in found.branches.values()),
+        spent_micro=found.spent_micro,
+        reserved_micro=found.reserved_micro,
+        spent_tokens=found.spent_tokens,
+        reserved_tokens=found.reserved_tokens,
     )
 
 
@@ -186,6 +220,28 @@ def lanes(base: Base) -> list[LaneView]:
     for found in base.state.sessions.values():
         opened[found.lane] += 1
     return [LaneView(n, waiting[i], running[i], opened[i]) for i, n in enumerate(LANE_NAMES)]
+
+
+def tenants(base: Base) -> list[TenantView]:
+    """Return every tenant that called since the core began, in that order. Cost: O(tenants)."""
+    return [_tenant(base, tenant) for tenant in base.state.tenants.values()]
+
+
+def _tenant(base: Base, tenant: Tenant) -> TenantView:
+    day_micro, month_micro = budget.spent_now(base.state, tenant)
+    return TenantView(
+        tenant=tenant.id,
+        sessions=tenant.sessions,
+        inflight=tenant.inflight,
+        running=tenant.running,
+        pool_bytes=tenant.pool_bytes,
+        day_micro=day_micro,
+        month_micro=month_micro,
+        reserved_micro=tenant.reserved_micro,
+        day_micro_max=tenant.policy.day_micro_max,
+        month_micro_max=tenant.policy.month_micro_max,
+        zone=tenant.policy.zone,
+    )
 
 
 def pool(base: Base) -> PoolView:

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bedplate.core.prices import Prices
 from bedplate.demo.agents import SessionResult
 from bedplate.errors import JournalError
 from bedplate.journal import Reader
 from bedplate.journal import verify as verify_journal
 from bedplate.metering.bill import BILL_KINDS, Line, make_bill
 from bedplate.metering.check import CHECK_KINDS, reconcile
-from bedplate.metering.prices import Prices
 from bedplate.replay import replay
 
 

@@ -22,6 +22,7 @@ from bedplate.core.limits import LANE_NAMES
 from bedplate.core.units import MILLISECOND_NS, SECOND_NS
 from bedplate.engines.base import Engine, Finished
 from bedplate.errors import Draining, IdempotencyConflict, InvalidRequest
+from bedplate.gateway.deadline import due_at
 from bedplate.gateway.door import check_model
 from bedplate.gateway.errors_http import JSON_TYPE, Header
 from bedplate.gateway.http import ClientGone, Exchange
@@ -101,8 +102,8 @@ class _Turn:
     """One call from its checked request to its last byte."""
 
     __slots__ = (
-        "_call", "_claim", "_engine", "_exchange", "_fingerprint", "_lane", "_parts", "_placement",
-        "_sent", "_stream", "_tenant", "_turn",
+        "_call", "_claim", "_due_at", "_engine", "_exchange", "_fingerprint", "_lane", "_parts",
+        "_placement", "_sent", "_stream", "_tenant", "_turn",
     )  # fmt: skip
 
     def __init__(
@@ -117,6 +118,7 @@ class _Turn:
         self._exchange = exchange
         self._engine = engine
         self._call = call
+        self._due_at = due_at(exchange)
         self._tenant, self._lane, self._fingerprint = caller
         self._turn = TurnId("t-" + exchange.serial)
         self._claim: Fresh | None = None
@@ -161,7 +163,9 @@ class _Turn:
             lineage = placement.lineage(self._lane)
             prompt = await self._engine.prepare(request, lineage)
             contents = self._record_call(placement)
-            call = Call(self._turn, lineage, request, prompt, contents, self._answered)
+            call = Call(
+                self._turn, lineage, request, prompt, contents, self._answered, self._due_at
+            )
             stream = parts.runtime.submit(call)
             self._stream = stream
             watcher = asyncio.create_task(self._watch(stream))

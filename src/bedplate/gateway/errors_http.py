@@ -82,7 +82,7 @@ def error_body(error: BedplateError) -> bytes:
 def error_headers(error: BedplateError) -> list[Header]:
     """Return the headers that belong to `error`, `content-type` included."""
     retry_after_s = error.retry_after_s
-    if retry_after_s is None and isinstance(error, CapacityError):
+    if retry_after_s is None and isinstance(error, CapacityError) and error.retryable:
         retry_after_s = RETRY_DEFAULT_S
     again = error.retryable or retry_after_s is not None
     headers = [JSON_TYPE, (b"x-should-retry", b"true" if again else b"false")]

@@ -31,6 +31,7 @@ _SINGLE = frozenset(
         b"host",
         b"idempotency-key",
         b"transfer-encoding",
+        b"x-bedplate-deadline-seconds",
         b"x-bedplate-lane",
         b"x-session-id",
     )

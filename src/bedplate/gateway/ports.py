@@ -129,7 +129,7 @@ class View(Protocol):
         ...
 
     def state(self) -> JsonObject:
-        """Return cards, what is wrong with those that are not up, pool, lanes and counters."""
+        """Return cards, what is wrong with those not up, pool, lanes, tenants, counters."""
         ...
 
     def limits(self, tenant: TenantId) -> RateLimits | None:

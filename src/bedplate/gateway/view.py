@@ -57,7 +57,7 @@ class CoreView:
         return [card._asdict() for card in view.cards(self._owner.base)]
 
     def state(self) -> JsonObject:
-        """Return cards, what is wrong with those that are not up, pool, lanes and counters."""
+        """Return cards, what is wrong with those not up, pool, lanes, tenants, counters."""
         base = self._owner.base
         problems = [engine.problems for engine in self._owner.engines]
         return {
@@ -66,6 +66,7 @@ class CoreView:
             "problems": {card: text for found in problems for card, text in found.items()},
             "pool": view.pool(base)._asdict(),
             "lanes": [lane._asdict() for lane in view.lanes(base)],
+            "tenants": [tenant._asdict() for tenant in view.tenants(base)],
             "counters": view.counters(base),
         }
 
@@ -117,6 +118,11 @@ def _card_families(cards: list[view.CardView]) -> Iterator[Metric]:
     for name, text, values in (
         ("bedplate_card_up", "1 while the card serves.", [int(c.up) for c in cards]),
         ("bedplate_card_draining", "1 while it is taken out.", [int(c.draining) for c in cards]),
+        (
+            "bedplate_card_breaker",
+            "0 while turns may begin, 1 while one tries it, 2 while it is left alone.",
+            [("closed", "half_open", "open").index(c.breaker) for c in cards],
+        ),
         ("bedplate_card_running", "Turns that run.", [c.running for c in cards]),
         ("bedplate_card_slots", "Slots.", [c.slots for c in cards]),
         ("bedplate_card_slots_held", "Slots that hold KV.", [c.slots_held for c in cards]),

@@ -12,9 +12,9 @@ from datetime import UTC, datetime, tzinfo
 from typing import NamedTuple
 
 from bedplate.core.limits import LANE_NAMES
+from bedplate.core.prices import NOTHING, Cost, Prices, cost_of
 from bedplate.errors import InvalidRequest, JournalError
 from bedplate.journal import Record
-from bedplate.metering.prices import NOTHING, Cost, Prices, cost_of
 from bedplate.metering.rows import USAGE, UsageRow, row_of
 
 BILL_KINDS = ("core_started", "CardUp", USAGE)
@@ -128,6 +128,7 @@ class Pricer:
                 f"usage record {row.seq} names price list {row.price_version!r}, which neither the "
                 "journal nor the configuration holds"
             )
+        assert row.price_version == prices.version
         cost = cost_of(
             row,
             prices,

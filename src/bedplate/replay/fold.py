@@ -106,8 +106,6 @@ class Fold:
 
     def _compare_row(self, record: Record) -> None:
         body = record.body
-        if not body["turn"] and not body["session"]:
-            return  # an embedding call, which the core takes no part in
         self.rows += 1
         event_seq, settled = self._due.popleft() if self._due else (-1, None)
         version = body["price_version"]

@@ -9,11 +9,18 @@ from typing import Any
 
 from bedplate.core import actions as act
 from bedplate.core.actions import Action
-from bedplate.core.events import DispatchFailed, Event, TurnArrived, TurnCancelled
+from bedplate.core.events import (
+    CallArrived,
+    DispatchFailed,
+    Event,
+    LedgerRead,
+    TurnArrived,
+    TurnCancelled,
+)
 from bedplate.core.ids import CardId, SessionId, TenantId, TurnId
 from bedplate.core.limits import LANE_NAMES
 from bedplate.engines.base import Engine
-from bedplate.errors import BedplateError, Draining, EngineLost
+from bedplate.errors import BedplateError, DeadlineExceeded, Draining, EngineLost
 from bedplate.runtime.executor import Executor, LiveTurn
 from bedplate.runtime.moves import Moves
 from bedplate.runtime.outcome import error_of
@@ -34,6 +41,7 @@ class LiveDriver:
         tenants: Tenant of every session that the core knows.
         cards: Engine of every card that was ever up.
         owners: Tenant and session of turns that a former process left behind.
+        asked: Calls that the core is being asked about, and its refusal.
         muted: While true, actions that need an engine or the pool are dropped: recovery tells the
             core itself what became of them.
         turns_ended: Turns by their last status.
@@ -44,6 +52,7 @@ class LiveDriver:
         self.tenants: dict[SessionId, TenantId] = {}
         self.cards: dict[CardId, Engine] = {}
         self.owners: dict[TurnId, tuple[TenantId, SessionId]] = {}
+        self.asked: dict[TurnId, BedplateError | None] = {}
         self.muted = False
         self.turns_ended: dict[str, int] = {}
         self.out_tokens = 0
@@ -89,6 +98,32 @@ class LiveDriver:
         self._note = note
         self._now_ns = now_ns
 
+    def enter(self, live: LiveTurn) -> None:
+        """Take a turn in that is about to arrive, and mind its client's deadline."""
+        turn, due_at = live.call.turn, live.call.due_at
+        self.turns[turn] = live
+        if due_at is not None:
+            live.due = asyncio.get_running_loop().call_at(due_at, self._due, turn)
+
+    def ask(self, call: TurnId, event: CallArrived) -> BedplateError | None:
+        """Tell the core of a call that it only counts; return its refusal, None if it may run."""
+        self.asked[call] = None
+        self._post(event)
+        return self.asked.pop(call)
+
+    def _due(self, turn: TurnId) -> None:
+        live = self.turns.get(turn)
+        if live is not None:
+            seq = self._post(TurnCancelled(turn, "deadline"))
+            error = error_of(DeadlineExceeded.code, "", retry_after_ns=0, refused=False)
+            live.stream.fail(error, seq)
+
+    def _leave(self, turn: TurnId) -> LiveTurn | None:
+        live = self.turns.pop(turn, None)
+        if live is not None and live.due is not None:
+            live.due.cancel()
+        return live
+
     # For the loop.
 
     def carry(self, action: Action, seq: int) -> None:
@@ -99,6 +134,8 @@ class LiveDriver:
         """Return tenant and session of an event, empty where it has none."""
         if type(event) is TurnArrived:
             return event.tenant, event.session
+        if type(event) is LedgerRead or type(event) is CallArrived:
+            return event.tenant, ""
         turn = getattr(event, "turn", None)
         if turn is not None:
             live = self.turns.get(turn)
@@ -169,12 +206,14 @@ class LiveDriver:
         self.executor.dispatch(live, action)
 
     def _refuse(self, action: act.Refuse, seq: int) -> None:
-        live = self.turns.pop(action.turn, None)
+        live = self._leave(action.turn)
         self._count_end("refused")
+        after_ns = action.retry_after_ns
+        error = error_of(action.reason, action.detail, retry_after_ns=after_ns, refused=True)
         if live is not None:
-            after_ns = action.retry_after_ns
-            error = error_of(action.reason, action.detail, retry_after_ns=after_ns, refused=True)
             live.stream.fail(error, seq)
+        elif action.turn in self.asked:
+            self.asked[action.turn] = error
         self._check_idle()
 
     def _fail_turn(self, action: act.FailTurn, seq: int) -> None:
@@ -215,7 +254,7 @@ class LiveDriver:
         """The last word on a turn; its Refuse or FailTurn came before in the same step."""
         if not action.turn:
             return  # the last gap of a session: nothing ends here
-        live = self.turns.pop(action.turn, None)
+        live = self._leave(action.turn)
         self.owners.pop(action.turn, None)
         if action.status != "refused":
             self._count_end(action.status)

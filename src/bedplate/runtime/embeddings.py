@@ -1,79 +1,53 @@
-"""Embeddings: limits of the tenant, the engine's work, metering.
+"""Embeddings: the core's word, the engine's work, the row.
 
-The core takes no part: an embedding keeps no KV and has no next turn, so there is nothing to admit
-or to place, and its engine queues what it cannot run at once. The limits are the core's own, with
-its own arithmetic, in buckets beside those of the turns: a tenant's embeddings cannot use up what
-its turns may, nor the other way round, and replay needs to know of turns only.
+An embedding keeps no KV and has no next turn, so the core places nothing: it counts the call
+against its tenant's limits and meters it, and the engine queues what it cannot run at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from bedplate.core import tenant as limits
-from bedplate.core.actions import Settled
-from bedplate.core.ids import ModelId, TenantId
-from bedplate.core.limits import Policy
-from bedplate.core.states import Tenant
-from bedplate.core.units import MINUTE_NS
+from bedplate.core.events import CallArrived, CallEnded, Event
+from bedplate.core.ids import TenantId, TurnId
 from bedplate.engines.base import Embeddings, Engine
-from bedplate.errors import QuotaExceeded
-from bedplate.runtime.outcome import embedding_use, error_of
+from bedplate.runtime.driver import LiveDriver
 
 CHARACTERS_A_TOKEN = 4
 """Tokens are booked by this until the engine has counted them."""
 
 
 class Embedder:
-    """Runs embedding calls within each tenant's limits: in flight, requests and tokens a minute."""
+    """Runs embedding calls that the core lets in."""
 
-    def __init__(self, policy: Policy, now_ns: Callable[[], int]) -> None:
-        self._policies = {each.tenant: each for each in policy.tenants}
-        self._default = policy.default_tenant
+    def __init__(
+        self, driver: LiveDriver, now_ns: Callable[[], int], post: Callable[[Event], int]
+    ) -> None:
+        self._driver = driver
         self._now_ns = now_ns
-        self._tenants: dict[TenantId, Tenant] = {}
+        self._post = post
+        self._calls = 0
 
     async def run(
         self, tenant: TenantId, lane: int, engine: Engine, inputs: Sequence[str]
-    ) -> tuple[Embeddings, Settled]:
-        """Embed texts; return the vectors and the use to be metered.
+    ) -> tuple[Embeddings, int]:
+        """Embed texts; return the vectors and the record that must be durable before they leave.
 
         Raises:
-            QuotaExceeded: a limit of the tenant is reached.
+            QuotaExceeded: a limit of the tenant is reached; other refusals of the core likewise.
         """
-        payer = self._payer(tenant)
         began_ns = self._now_ns()
-        over = limits.refusal(payer, began_ns)
-        if over is not None:
-            what, wait_ns = over
-            raise error_of(QuotaExceeded.code, what, retry_after_ns=wait_ns, refused=True)
+        self._calls += 1
+        call = TurnId(f"e-{began_ns:x}-{self._calls:x}")
         booked = sum(len(text) // CHARACTERS_A_TOKEN + 1 for text in inputs)
-        payer.inflight += 1
-        _book(payer, requests=1, tokens=booked)
-        used = 0
+        refused = self._driver.ask(call, CallArrived(call, tenant, lane, engine.model, booked))
+        if refused is not None:
+            raise refused
+        status, used = "error", 0
         try:
             result = await engine.embed(inputs)
-            used = result.prompt_tokens
+            status, used = "stop", result.prompt_tokens
         finally:
-            payer.inflight -= 1
-            _book(payer, requests=0, tokens=used - booked)
-        took_ns = self._now_ns() - began_ns
-        model: ModelId = engine.model
-        return result, embedding_use(tenant, lane, model, used, took_ns=took_ns)
-
-    def _payer(self, tenant: TenantId) -> Tenant:
-        payer = self._tenants.get(tenant)
-        if payer is None:
-            policy = self._policies.get(tenant, self._default)
-            payer = self._tenants[tenant] = Tenant(tenant, policy, self._now_ns())
-        return payer
-
-
-def _book(payer: Tenant, *, requests: int, tokens: int) -> None:
-    """Take from the buckets that have a limit; what is given back never overfills one."""
-    policy = payer.policy
-    if policy.requests_per_minute:
-        payer.request_level -= requests * MINUTE_NS
-    if policy.tokens_per_minute:
-        cap = policy.tokens_per_minute * MINUTE_NS
-        payer.token_level = min(cap, payer.token_level - tokens * MINUTE_NS)
+            took_ns = self._now_ns() - began_ns
+            seq = self._post(CallEnded(call, status, used, took_ns))
+        return result, seq

@@ -68,7 +68,10 @@ class Run:
 
 @dataclass(slots=True, eq=False)
 class LiveTurn:
-    """A turn between its arrival and its end. `out_tokens` and `text` count all attempts."""
+    """A turn between its arrival and its end. `out_tokens` and `text` count all attempts.
+
+    `due` ends it when its client's own deadline is over.
+    """
 
     call: Call
     stream: TurnStream
@@ -78,6 +81,7 @@ class LiveTurn:
     text: list[str] = field(default_factory=list)
     run: Run | None = None
     error: BedplateError | None = None
+    due: asyncio.TimerHandle | None = None
 
 
 @dataclass(slots=True)

@@ -153,14 +153,6 @@ class CoreLoop:
             self._publish()
         return seq
 
-    def note_usage(self, settled: Settled, *, event_seq: int) -> int:
-        """Write a usage row that no step of the core caused (`event_seq` 0); return its number."""
-        self.check_running()
-        seq = self._append_usage(settled, event_seq, self._clock.now_ns())
-        if not self._busy:
-            self._publish()
-        return seq
-
     def note_digest(self) -> None:
         """Write the digest of the core as it is after the last event, unless that is written."""
         if self._events_undigested:

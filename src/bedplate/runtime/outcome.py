@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 
 from bedplate import errors
-from bedplate.core.actions import Settled
-from bedplate.core.ids import BranchId, ModelId, SessionId, TenantId, TurnId
 from bedplate.core.units import SECOND_NS
 from bedplate.core.view import WHY_TEXT
 from bedplate.engines.base import JsonObject
@@ -34,10 +32,16 @@ def _by_code() -> dict[str, type[BedplateError]]:
 
 _CLASS_OF_CODE = _by_code()
 _MESSAGES = {
-    errors.NoEngine.code: "no card that serves this model is up; try again later",
+    errors.NoEngine.code: "no card can take a call for this model now; try again later",
     errors.Draining.code: "the service is shutting down; send the call to another one",
     errors.LaneFull.code: "the queue of this tenant and lane is full; try again later",
     errors.QuotaExceeded.code: "a limit of this tenant is reached",
+    errors.BudgetExceeded.code: "a budget of this tenant does not cover the call",
+    errors.SessionBudgetExceeded.code: "the budget of the session does not cover the call",
+    errors.RetryBudgetSpent.code: (
+        "a card failed the turn, and so many prompts were sent again of late that this one is not"
+    ),
+    errors.DeadlineExceeded.code: "the time that the call was given is over",
     errors.ContextTooLong.code: "the prompt is too long",
     errors.EngineLost.code: "the engine was lost while it served the call",
     errors.EngineTimeout.code: "the engine did not finish within the deadline of the call",
@@ -87,29 +91,3 @@ def tool_of(message: JsonObject) -> str:
         return ""
     function = calls[0].get("function")
     return str(function.get("name") or "") if isinstance(function, dict) else ""
-
-
-def embedding_use(
-    tenant: TenantId, lane: int, model: ModelId, prompt_tokens: int, *, took_ns: int
-) -> Settled:
-    """Return the use of an embedding call, which belongs to no turn and no session."""
-    return Settled(
-        turn=TurnId(""),
-        session=SessionId(""),
-        branch=BranchId(0),
-        tenant=tenant,
-        lane=lane,
-        model=model,
-        card="",
-        status="stop",
-        prompt_tokens=prompt_tokens,
-        cached_tokens=0,
-        out_tokens=0,
-        queue_ns=0,
-        slot_ns=took_ns,
-        tool_ns=0,
-        kv_card_token_ns=0,
-        kv_pool_token_ns=0,
-        attempts=1,
-        exact=True,
-    )

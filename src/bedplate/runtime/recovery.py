@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from bedplate.core.base import Base
 from bedplate.core.codec import EVENT_TYPES
 from bedplate.core.events import (
+    CallEnded,
     CardDown,
     EntryDropped,
     Event,
@@ -158,6 +159,8 @@ def reconcile(
     for turn in turns:
         if turn.state == RUNNING and turn.id in state.turns:
             post(_lost(turn))
+    for call in list(state.calls):
+        post(CallEnded(call, "lost", 0, 0))
     for card in list(state.cards.values()):
         if card.up:
             post(CardDown(card.id, "restart" if clean else "the service was lost"))

@@ -21,9 +21,8 @@ from bedplate.core.ids import ModelId, SessionId, TenantId, TurnId
 from bedplate.engines.base import Embeddings, Engine
 from bedplate.errors import Draining, EngineProtocolError, UnknownModel
 from bedplate.journal import Content, Journal
-from bedplate.metering.prices import Prices
 from bedplate.pool import KvPool
-from bedplate.replay import bedplate_version, core_version
+from bedplate.runtime.calendars import Calendars
 from bedplate.runtime.clock import Clock
 from bedplate.runtime.committer import Committer, Hooks
 from bedplate.runtime.driver import LiveDriver
@@ -32,11 +31,12 @@ from bedplate.runtime.executor import Executor, ExecutorDeps, LiveTurn
 from bedplate.runtime.loop import CoreLoop
 from bedplate.runtime.moves import MoveDeps, Moves
 from bedplate.runtime.reading import read_stats
-from bedplate.runtime.recovery import Recovered, reconcile, recover
+from bedplate.runtime.recovery import Recovered, recover
 from bedplate.runtime.reports import Reports
 from bedplate.runtime.slots import SlotUse
 from bedplate.runtime.snapshots import Snapshots
 from bedplate.runtime.stats import Stats
+from bedplate.runtime.takeover import Heir, take_over
 from bedplate.runtime.timers import CoreTimer
 from bedplate.runtime.turns import Call, TurnStream
 
@@ -67,6 +67,7 @@ class Service:
         self._draining = False
         self._stopping = False
         self._closed = False
+        self._calendars: Calendars
         self._clock: Clock
         self._committer: Committer
         self._driver: LiveDriver
@@ -90,7 +91,17 @@ class Service:
             raise
         self._assemble(recovered)
         try:
-            self._take_over(recovered)
+            heir = Heir(
+                self.base,
+                self._driver,
+                self.journal,
+                self.pool,
+                self._policy,
+                self._calendars,
+                self.post,
+                self.note,
+            )
+            take_over(heir, recovered)
             await self.committed(self._committer.published)
             out = self._loop.is_out
             starts = [one.start(partial(self._heard, one), out) for one in self.engines]
@@ -138,6 +149,7 @@ class Service:
                 _log.error("an engine did not stop: %s", result)
         self._closed = True
         driver.timer.clear()
+        self._calendars.stop()
         await driver.stop()
         if self._loop.halt_error is None:
             self._snapshots.take()
@@ -177,7 +189,7 @@ class Service:
             raise EngineProtocolError(f"engine {engine.name} prepared turn {call.turn} wrongly")
         stream = TurnStream(call.turn, committed=self._may_leave, cancel=self._cancel)
         stream.arrival_ns = self._clock.now_ns()
-        driver.turns[call.turn] = LiveTurn(call, stream, engine)
+        driver.enter(LiveTurn(call, stream, engine))
         opens = lineage.session not in driver.tenants
         if opens:
             driver.tenants[lineage.session] = lineage.tenant
@@ -210,8 +222,8 @@ class Service:
             QuotaExceeded: a limit of the tenant is reached.
         """
         self.check_writable()
-        result, settled = await self._embedder.run(tenant, lane, self.engine_for(model), inputs)
-        await self._may_leave(self._loop.note_usage(settled, event_seq=0))
+        result, seq = await self._embedder.run(tenant, lane, self.engine_for(model), inputs)
+        await self._may_leave(seq)
         return result
 
     def close_session(self, session: SessionId, reason: str) -> int:
@@ -309,7 +321,6 @@ class Service:
 
     def _assemble(self, recovered: Recovered) -> None:
         self._clock = Clock(last_ns=recovered.last_ns)
-        self._embedder = Embedder(self._policy, self._clock.now_ns)
         hooks = Hooks(stalled=self._stalled, crashed=self._crashed)
         self._committer = Committer(self.journal, hooks)
         self._driver = driver = LiveDriver(self.engines)
@@ -323,6 +334,8 @@ class Service:
         self._loop.resume_after(recovered.event_seq)
         self._snapshots = Snapshots(self.journal, self._committer, self._loop)
         driver.bind(post=self._tell, note=self.note, now_ns=self._clock.now_ns)
+        self._embedder = Embedder(driver, self._clock.now_ns, self._tell)
+        self._calendars = Calendars(self._policy, self._clock.now_ns, self._tell)
         driver.timer = CoreTimer(self._clock, lambda: self._tell(ev.TimerFired()))
         driver.executor = Executor(
             ExecutorDeps(
@@ -345,21 +358,6 @@ class Service:
             )
         )
         self._committer.start()
-
-    def _take_over(self, recovered: Recovered) -> None:
-        """Write who decides from now on, tell the core what a crash interrupted, and the policy."""
-        core = core_version()
-        if recovered.changed_from:
-            body = {"from": recovered.changed_from, "to": core}
-            self.note("core_changed", "", "", {**body, "snapshot_seq": recovered.snapshot_seq})
-        prices = Prices.of_config(self.config.prices).body()
-        started = {"core": core, "bedplate": bedplate_version(), "prices": prices}
-        self.note("core_started", "", "", started)
-        if recovered.event_seq >= 0:
-            reconcile(self.base, self._driver, self.post, self.pool, clean=recovered.clean)
-        elif self.pool is not None:
-            self.pool.collect(())
-        self.post(ev.PolicyChanged(self._policy))
 
     async def _may_leave(self, seq: int) -> None:
         """Return once record `seq` is durable and the journal takes records."""

@@ -27,7 +27,8 @@ class Call:
 
     `contents` are stored with the record of the arrival, `content` note included. `answered` is
     called once if the turn ends well and its client is still there, just before its end is
-    recorded: notes that it writes become durable with the end. It must not raise.
+    recorded: notes that it writes become durable with the end. It must not raise. `due_at` is when
+    its client wants it over, on the event loop's clock, None for never.
     """
 
     turn: TurnId
@@ -36,6 +37,7 @@ class Call:
     prompt: Prompt
     contents: Sequence[Content] = field(default=())
     answered: Callable[[Finished], None] | None = None
+    due_at: float | None = None
 
 
 class TurnStream:

@@ -52,7 +52,7 @@ def test_a_card_that_never_came_up_is_told() -> None:
 
 def test_what_keeps_cards_from_being_up_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     state = {
-        "cards": [], "lanes": [], "pool": {"total_bytes": 0},
+        "cards": [], "lanes": [], "tenants": [], "pool": {"total_bytes": 0},
         "never_up": [{"card": "e-0", "model": "m", "problem": "takes no connection: refused"}],
         "problems": {"e-0": "takes no connection: refused", "e-1": "does not answer"},
     }  # fmt: skip
@@ -78,7 +78,8 @@ def test_what_keeps_cards_from_being_up_is_told(capsys: pytest.CaptureFixture[st
 def test_a_drained_card_is_out_once_nothing_is_on_it(
     up: bool, draining: bool, running: int, held: int, state: str
 ) -> None:
-    card = {"up": up, "draining": draining, "running": running, "slots_held": held}
+    use = {"running": running, "slots_held": held, "breaker": "closed"}
+    card = {"up": up, "draining": draining, **use}
     assert _card_state(card) == state
 
 

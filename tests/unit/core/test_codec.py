@@ -33,7 +33,7 @@ EVENTS = [sample(cls) for cls in EVENT_TYPES.values()]
 
 def test_all_events_of_the_union_are_known() -> None:
     assert set(EVENT_TYPES.values()) == set(typing.get_args(ev.Event))
-    assert len(EVENT_TYPES) == 21
+    assert len(EVENT_TYPES) == 25
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)

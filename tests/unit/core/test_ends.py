@@ -108,7 +108,7 @@ def test_cancel_of_a_finished_or_unknown_turn_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "code"), [("deadline", "engine_timeout"), ("shutdown", "draining")]
+    ("reason", "code"), [("deadline", "deadline_exceeded"), ("shutdown", "draining")]
 )
 def test_other_cancels_are_told_to_the_client(reason: str, code: str) -> None:
     core = Steps()

@@ -40,7 +40,9 @@ def test_every_error_has_openais_form(cls: type[BedplateError]) -> None:
     headers = dict(error_headers(error))
     assert headers[b"content-type"] == b"application/json"
     if error.http_status in (429, 503) and isinstance(error, errors.CapacityError):
-        assert int(headers[b"retry-after"]) >= 1
+        waiting_helps = not isinstance(error, errors.BudgetExceeded)
+        assert (int(headers.get(b"retry-after", 0)) >= 1) == waiting_helps
+        assert headers[b"x-should-retry"] == (b"true" if waiting_helps else b"false")
 
 
 @pytest.mark.parametrize(

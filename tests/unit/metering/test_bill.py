@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bedplate.config.tree import PricesConfig
+from bedplate.core.prices import Cost, Prices, cost_of
 from bedplate.errors import InvalidRequest, JournalError
 from bedplate.metering.bill import GROUPS, Bill, Period, make_bill
-from bedplate.metering.prices import Cost, Prices, cost_of
 from bedplate.metering.rows import UsageRow, row_of
 from tests.unit.metering.builders import START_NS, Log, settled
 
@@ -80,7 +80,7 @@ def test_a_cancelled_turn_pays_for_what_was_computed() -> None:
 
 
 def test_prices_come_from_configuration_and_journal_alike() -> None:
-    prices = Prices.of_config(PricesConfig())
+    prices = PricesConfig().prices()
     assert Prices.of_body(prices.body()) == prices
     for body in ({}, {**prices.body(), "uncached_micro": "2"}, {**prices.body(), "more": 1}):
         with pytest.raises(JournalError, match="price list"):

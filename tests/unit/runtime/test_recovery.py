@@ -234,7 +234,7 @@ async def test_another_core_takes_over_from_a_clean_shutdown_only(
     await settle(service)
     image = await crash_image(service, tmp_path / "b")
     await service.stop()
-    for module in ("replay.snapshots", "replay.report", "runtime.recovery", "runtime.service"):
+    for module in ("replay.snapshots", "replay.report", "runtime.recovery", "runtime.takeover"):
         monkeypatch.setattr(f"bedplate.{module}.core_version", lambda: "2-other")
     killed, _ = opened(image)
     with pytest.raises(ReplayDivergence, match="was not shut down cleanly"):
@@ -317,7 +317,7 @@ async def test_a_core_that_cannot_read_the_state_begins_without_sessions(
     await read_all(service.submit(call(session="s")))
     await settle(service)
     await service.stop()
-    for module in ("replay.snapshots", "replay.report", "runtime.recovery", "runtime.service"):
+    for module in ("replay.snapshots", "replay.report", "runtime.recovery", "runtime.takeover"):
         monkeypatch.setattr(f"bedplate.{module}.core_version", lambda: "9-other")
     monkeypatch.setattr("bedplate.runtime.snapshots.core_version", lambda: "9-other")
     with monkeypatch.context() as patch:

@@ -232,11 +232,12 @@ async def test_embeddings_are_metered_before_they_leave(start: Start) -> None:
     result = await service.embed("acme", 0, "m", ["four", "five!"])  # type: ignore[arg-type]
     assert result.prompt_tokens == 9
     (row,) = list(service.journal.read(kinds=("usage",)))
-    assert (row.tenant, row.body["prompt_tokens"], row.body["event_seq"]) == ("acme", 9, 0)
+    (ended,) = list(service.journal.read(kinds=("CallEnded",)))
+    assert (row.tenant, row.body["prompt_tokens"], row.body["event_seq"]) == ("acme", 9, ended.seq)
 
 
 async def test_embeddings_keep_to_the_limits_of_their_tenant(start: Start) -> None:
-    """In buckets of their own: what a tenant embeds takes nothing from its turns."""
+    """They and its turns share them."""
     limits = TenantLimits(inflight_max=1, requests_per_minute=2, tokens_per_minute=10)
     engine = ScriptedEngine()
     service = await start(engine, config=Config(defaults=limits))
@@ -261,7 +262,8 @@ async def test_embeddings_keep_to_the_limits_of_their_tenant(start: Start) -> No
     await service.embed(acme, 0, model, ["four"])
     with pytest.raises(QuotaExceeded, match="2 requests a minute"):
         await service.embed(acme, 0, model, ["four"])
-    await read_all(service.submit(call("t1", tenant="acme", tokens=5)))
+    with pytest.raises(QuotaExceeded, match="2 requests a minute"):
+        await read_all(service.submit(call("t1", tenant="acme", tokens=5)))
 
 
 async def test_embeddings_that_fail_leave_the_limits_as_they_were(start: Start) -> None:

@@ -1,4 +1,4 @@
-"""Price lists, and what one row costs.
+"""Price lists, and what one row costs: the one source for bills, and for budgets in the core.
 
 All amounts are integers, in millionths of the currency unit. A row has six parts, each computed
 exactly as a fraction and then rounded once, half to even; every sum on a bill is a sum of these
@@ -17,13 +17,11 @@ its row. A cancelled turn pays for what was computed until the engine stopped.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from bedplate.config.tree import PricesConfig
 from bedplate.errors import JournalError
-from bedplate.metering.rows import UsageRow
 
-FREE_STATUSES = frozenset(("error", "lost", "refused"))
+FREE_STATUSES = ("error", "lost", "refused")
 _MILLION = 1_000_000
 _HOUR_NS = 3_600 * 1_000_000_000
 _GIB_HOUR = 2**30 * _HOUR_NS
@@ -42,11 +40,6 @@ class Prices(NamedTuple):
     card_hour_micro: int
 
     @classmethod
-    def of_config(cls, config: PricesConfig) -> Prices:
-        """Return the configured list."""
-        return cls(**{name: getattr(config, name) for name in cls._fields})
-
-    @classmethod
     def of_body(cls, body: dict[str, Any]) -> Prices:
         """Return the list that `body` wrote.
 
@@ -63,6 +56,58 @@ class Prices(NamedTuple):
     def body(self) -> dict[str, Any]:
         """Return the list as JSON values, as `core_started` notes carry it under `prices`."""
         return self._asdict()
+
+
+DEFAULT_PRICES = Prices(
+    version="default-1",
+    currency="CNY",
+    uncached_micro=2_000_000,
+    cached_micro=200_000,
+    output_micro=8_000_000,
+    card_kv_micro=1_000_000,
+    pool_kv_micro=50_000,
+    card_hour_micro=0,
+)
+"""The list of a service that nobody configured: an example."""
+
+
+class Used(Protocol):
+    """What a row tells of use; `core.actions.Settled` and `metering.rows.UsageRow` do."""
+
+    @property
+    def status(self) -> str:
+        """How the turn ended."""
+        ...
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Whole prompt."""
+        ...
+
+    @property
+    def cached_tokens(self) -> int:
+        """Of these, not computed again."""
+        ...
+
+    @property
+    def out_tokens(self) -> int:
+        """Produced."""
+        ...
+
+    @property
+    def slot_ns(self) -> int:
+        """Time on a slot."""
+        ...
+
+    @property
+    def kv_card_token_ns(self) -> int:
+        """KV kept on a card."""
+        ...
+
+    @property
+    def kv_pool_token_ns(self) -> int:
+        """KV kept in the pool."""
+        ...
 
 
 class Cost(NamedTuple):
@@ -88,7 +133,7 @@ class Cost(NamedTuple):
 NOTHING = Cost(0, 0, 0, 0, 0, 0)
 
 
-def cost_of(row: UsageRow, prices: Prices, *, kv_bytes_per_token: int, slots: int) -> Cost:
+def cost_of(row: Used, prices: Prices, *, kv_bytes_per_token: int, slots: int) -> Cost:
     """Return what a row costs.
 
     Args:
@@ -98,10 +143,10 @@ def cost_of(row: UsageRow, prices: Prices, *, kv_bytes_per_token: int, slots: in
         slots: Of the row's card, which share its hours; 1 or more.
     """
     assert slots >= 1
-    assert row.price_version == prices.version
     charged = 0 if row.status in FREE_STATUSES else 1
+    uncached_tokens = row.prompt_tokens - row.cached_tokens
     return Cost(
-        uncached=_rounded(charged * row.uncached_tokens * prices.uncached_micro, _MILLION),
+        uncached=_rounded(charged * uncached_tokens * prices.uncached_micro, _MILLION),
         cached=_rounded(charged * row.cached_tokens * prices.cached_micro, _MILLION),
         output=_rounded(charged * row.out_tokens * prices.output_micro, _MILLION),
         card_kv=_rounded(
@@ -112,6 +157,29 @@ def cost_of(row: UsageRow, prices: Prices, *, kv_bytes_per_token: int, slots: in
         ),
         card_time=_rounded(charged * row.slot_ns * prices.card_hour_micro, slots * _HOUR_NS),
     )
+
+
+def highest(prices: Prices, *, prompt_tokens: int, limit_tokens: int) -> int:
+    """Return the most that the tokens of a call may cost: nothing cached, its limit produced.
+
+    A prompt token counts at the dearer of its two prices, so that the bound holds for a list that
+    asks more for reused ones. The two parts of a prompt are rounded each on its own, which may add
+    a millionth unless both prices are whole a token.
+    """
+    prompt_micro = max(prices.uncached_micro, prices.cached_micro)
+    whole = prices.uncached_micro % _MILLION == prices.cached_micro % _MILLION == 0
+    return (
+        _rounded(prompt_tokens * prompt_micro, _MILLION)
+        + (0 if whole else 1)
+        + _rounded(limit_tokens * prices.output_micro, _MILLION)
+    )
+
+
+def amount(micro: int, prices: Prices) -> str:
+    """Return an amount in words, exactly: 1.25 CNY."""
+    whole, rest = divmod(micro, _MILLION)
+    fraction = f"{rest:06d}".rstrip("0")
+    return f"{whole}.{fraction} {prices.currency}" if fraction else f"{whole} {prices.currency}"
 
 
 def _rounded(numerator: int, denominator: int) -> int:

@@ -1,0 +1,66 @@
+"""What a service tells the core that it recovered, before its engines start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bedplate.core import events as ev
+from bedplate.core.base import Base
+from bedplate.core.events import Event
+from bedplate.core.ids import TenantId
+from bedplate.core.limits import Policy
+from bedplate.journal import Journal
+from bedplate.metering.bill import BILL_KINDS
+from bedplate.metering.spent import spent_by_rows
+from bedplate.pool import KvPool
+from bedplate.replay import bedplate_version, core_version
+from bedplate.runtime.calendars import Calendars
+from bedplate.runtime.driver import LiveDriver
+from bedplate.runtime.recovery import Recovered, reconcile
+
+
+@dataclass(frozen=True, slots=True)
+class Heir:
+    """Who takes over: the core and driver, the journal and pool, and the policy from now on."""
+
+    base: Base
+    driver: LiveDriver
+    journal: Journal
+    pool: KvPool | None
+    policy: Policy
+    calendars: Calendars
+    post: Callable[[Event], int]
+    note: Callable[[str, str, str, dict[str, Any]], int]
+
+
+def take_over(heir: Heir, recovered: Recovered) -> None:
+    """Write who decides from now on, tell the core what a crash interrupted, and the policy.
+
+    Rows that the crash leaves behind are of today and have today's prices, so both come first. A
+    core that begins without the state of the one before learns from the rows what was spent.
+    """
+    core = core_version()
+    policy, post = heir.policy, heir.post
+    if recovered.changed_from:
+        body = {"from": recovered.changed_from, "to": core}
+        heir.note("core_changed", "", "", {**body, "snapshot_seq": recovered.snapshot_seq})
+    started = {"core": core, "bedplate": bedplate_version(), "prices": policy.prices.body()}
+    heir.note("core_started", "", "", started)
+    if recovered.event_seq >= 0:
+        heir.calendars.tell()
+        former = heir.base.state.policy
+        if former.prices != policy.prices:
+            post(ev.PolicyChanged(former._replace(prices=policy.prices)))
+        reconcile(heir.base, heir.driver, post, heir.pool, clean=recovered.clean)
+        post(ev.PolicyChanged(policy))
+        return
+    if heir.pool is not None:
+        heir.pool.collect(())
+    post(ev.PolicyChanged(policy))
+    heir.calendars.tell()
+    if recovered.changed_from:
+        rows = heir.journal.read(0, kinds=BILL_KINDS)
+        for tenant, (day, month) in spent_by_rows(rows, heir.calendars.windows_of).items():
+            post(ev.LedgerRead(TenantId(tenant), day, month))
