@@ -16,6 +16,8 @@ from tests.sim.book import Book, Turn
 from tests.sim.checkers import Check
 from tests.sim.things import Card
 
+FASTEST_TOKEN_NS = 1_000
+"""No card of the world computes a prompt token faster."""
 CALM_NS = 5 * SECOND_NS
 """Order is judged only this long after the last fault."""
 SETTLED_NS = 2 * SECOND_NS
@@ -299,7 +301,8 @@ class Order(Check):
         held = sum(card.up.kv_tokens for card in cards)
         rent = held * ((self.book.now - self.began_ns) // SECOND_NS) // 128
         weight = max((tenant.weight for tenant in policy.tenants), default=1)
-        return 2 * weight * (policy.fair_quantum + 2 * slots * longest + rent)
+        quantum = policy.fair_quantum_ns // FASTEST_TOKEN_NS
+        return 2 * weight * (quantum + 2 * slots * longest + rent)
 
     def _shared(self, turn: Turn) -> bool:
         policy = self.book.policy

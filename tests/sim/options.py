@@ -206,7 +206,7 @@ def _policy(rng: random.Random, *, block: int, pool: int, tenants: tuple[TenantI
         run_base_ns=60 * SECOND_NS,
         run_token_ns=SECOND_NS,
         sessions_max=rng.choice((5, 1000, 1000, 1000)),
-        fair_quantum=rng.choice((0, 200, 4096)),
+        fair_quantum_ns=rng.choice((0, 100, 1000)) * MILLISECOND_NS,
     )
 
 

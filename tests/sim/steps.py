@@ -39,7 +39,7 @@ POLICY = Policy(
     water_permille=(),
     run_base_ns=60 * SECOND_NS,
     run_token_ns=SECOND_NS,
-    fair_quantum=0,
+    fair_quantum_ns=0,
     sessions_max=10,
 )
 

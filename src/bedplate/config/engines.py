@@ -51,7 +51,12 @@ class LlamacppEngine(Section):
     )
     cards: int = Field(default=2, ge=1, le=64, description="Worker processes; each is a card.")
     slots: int = Field(default=8, ge=1, le=256, description="Sequences that one card holds.")
-    running_max: Slots = Field(default=1, description="Turns that one card runs at once.")
+    running_max: Slots = Field(default=2, description="Turns that one card runs at once.")
+    running_busy: Prompts = Field(
+        default=1,
+        description="Turns that it runs at once while more wait than could start; 0 for "
+        "running_max.",
+    )
     prompt_streams: Prompts = Field(
         default=1, description="Prompts that it computes side by side; 0 lets all wait there."
     )

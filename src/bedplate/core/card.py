@@ -15,9 +15,9 @@ import heapq
 from collections.abc import Callable
 from typing import TypeVar
 
-from bedplate.core.costs import SLOPE_BITS
 from bedplate.core.ids import TurnId
 from bedplate.core.lease import charge
+from bedplate.core.limits import BATCH
 from bedplate.core.state import State
 from bedplate.core.states import (
     BREAKER_HALF,
@@ -33,10 +33,10 @@ from bedplate.core.states import (
 from bedplate.core.units import SECOND_NS
 
 Found = TypeVar("Found")
-PROMPT_NS = 3 * SECOND_NS // 2
+PROMPT_NS = SECOND_NS
 """Work in prompts that a card should have before it: enough never to idle between short ones."""
-PROMPT_TOKENS = 4_096
-"""Prompt tokens that wait at a card whose pace is not known."""
+BATCH_PART = 8
+"""The part of the budget that batch prompts may fill beside others."""
 Load = tuple[int, int, int, int]
 """Place of a card among those that can start a turn."""
 
@@ -166,23 +166,31 @@ def can_open(card: Card) -> bool:
 def prompt_budget(card: Card) -> int:
     """Return how many prompt tokens the card should have to compute at most.
 
-    That is PROMPT_NS of work at the pace that its group was seen to have, which counts in what
-    waited: the more waits, the lower the budget.
+    That is PROMPT_NS of work at the pace that its group was seen to have.
     """
-    prefills = card.group.costs.prefills
-    if not prefills.known() or prefills.slope == 0:
-        return card.prompt_streams * PROMPT_TOKENS
-    return card.prompt_streams * max(1, (PROMPT_NS << SLOPE_BITS) // prefills.slope)
+    return card.prompt_streams * card.group.costs.tokens_in(PROMPT_NS)
 
 
-def takes_prompt(card: Card, tokens: int) -> bool:
+def takes_prompt(card: Card, turn: Turn, tokens: int) -> bool:
     """Tell whether a turn that computes so many tokens may go there beside the others.
 
-    One prompt a stream always may, however long.
+    A card whose decoding suffers from company runs fewer while turns wait that cannot all start:
+    those it runs then end sooner. One prompt a stream always may, however long. Batch prompts fill
+    a small part of the budget, so that a turn of a lane above finds little before it.
     """
+    if card.running >= card.running_busy > 0 and not _at_ease(card.group):
+        return False
     if card.prompts < card.prompt_streams or card.prompt_streams == 0:
         return True
-    return card.prompt_tokens + tokens <= prompt_budget(card)
+    budget = prompt_budget(card)
+    if turn.lane == BATCH:
+        budget //= BATCH_PART
+    return card.prompt_tokens + tokens <= budget
+
+
+def _at_ease(group: Group) -> bool:
+    """Tell whether all turns that wait could start at once."""
+    return sum(group.waiting_turns) <= group.running_max - group.running
 
 
 def commit(state: State, turn: Turn, card: Card, tokens: int) -> None:

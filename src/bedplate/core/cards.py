@@ -53,6 +53,7 @@ def up(state: State, event: CardUp) -> None:
     card.can_cut = event.can_cut
     card.running_max = min(event.running_max, event.slots)
     card.prompt_streams = event.prompt_streams
+    card.running_busy = event.running_busy
     card.total_blocks = event.kv_tokens // block
     card.context_tokens = min(event.context_tokens, card.total_blocks * block)
     card.bytes_per_token = event.kv_bytes_per_token

@@ -1,9 +1,10 @@
 """What it costs to get KV back and what room is worth, learned from what the cards did.
 
-Nothing is configured. Each group of cards has a `Line` of prefills (from a dispatch to the first
-token, over the prompt tokens that were computed) and one of loads (from LoadKv to KvLoaded, over
-the tokens loaded). So the queue on the link and the batch on the card are in it as they are today,
-and any engine is known after a few turns. Old samples fade: at `SAMPLES_MAX` all sums are halved.
+Nothing is configured. Each group of cards has a `Line` of prefills (from a dispatch, or the first
+token of the prompt before it on its card, to the first token, over the prompt tokens that were
+computed) and one of loads (from LoadKv to KvLoaded, over the tokens loaded). So the queue on the
+link and the batch on the card are in it as they are today, what waited on the card is not, and any
+engine is known after a few turns. Old samples fade: at `SAMPLES_MAX` all sums are halved.
 
 Costs a token are in ns / 2^SLOPE_BITS. Until a group is known, all of its KV costs the same.
 """
@@ -18,6 +19,8 @@ SLOPE_BITS = 10
 """A slope is in nanoseconds for 2^10 tokens."""
 SAME = 1 << SLOPE_BITS
 """Cost of a token while nothing is known."""
+FIRST_TOKEN_NS = 500_000
+"""Time of a prompt token on cards that have not computed enough to know."""
 MARGIN = 2
 """A load holds up its own turn, to compute the whole batch of the card: a load may take so many
 times as long. A copy is made after every turn and loaded after few: it must save as many times."""
@@ -76,6 +79,10 @@ class Line:
         """Tell whether enough was measured."""
         return self.samples >= ENOUGH
 
+    def pace(self) -> int:
+        """Return the mean time of a token, whatever its prompt's length, in ns / 2^SLOPE_BITS."""
+        return (self.sum_ns << SLOPE_BITS) // max(1, self.sum_tokens)
+
     def ns(self, tokens: int) -> int:
         """Return how long so many tokens take, by what was measured."""
         return self.base_ns + (self.slope * tokens >> SLOPE_BITS)
@@ -104,6 +111,12 @@ class Costs:
     def compute(self) -> int:
         """Return what a token costs to compute again."""
         return max(1, self.prefills.slope) if self.prefills.known() else SAME
+
+    def tokens_in(self, time_ns: int) -> int:
+        """Return how many prompt tokens a card computes in a time, by the first guess at first."""
+        if not self.prefills.known():
+            return time_ns // FIRST_TOKEN_NS
+        return (time_ns << SLOPE_BITS) // max(1, self.prefills.pace())
 
     def load(self, tokens: int) -> int:
         """Return what each of so many tokens costs to load; as to compute while not known."""

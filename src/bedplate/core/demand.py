@@ -3,29 +3,42 @@
 A refusal at once is worth more than one after a minute: the agent can go elsewhere, and those that
 were let in get through. Only the first call of a session is asked about: what was begun goes on.
 
-The wait is the longer of two: the prompts that wait in its lane and those above, at the pace that
-the group's cards were seen to have, over the prompts they compute side by side; and the turns that
-wait, at the time that a turn was seen to take, over the turns they run side by side. Sessions under
-way will ask again, which neither counts, so the wait may be longer; it is a reason to refuse only
-when it is long already.
+The wait is the longer of two: the prompts that go before it, at the pace that the group's cards
+were seen to have, over the prompts they compute side by side; and the turns that go before it, at
+the time that a turn was seen to take, over the turns they run side by side. Those of the lanes
+above go before it, and in its own lane as many of each tenant as wait of its own: so a tenant's
+flood shuts out that tenant, not the others. Sessions under way will ask again, which is not
+counted, so the wait may be longer; it is a reason to refuse only when it is long already.
 """
 
 from __future__ import annotations
 
 from bedplate.core.costs import SLOPE_BITS
+from bedplate.core.ids import TenantId
 from bedplate.core.states import Group, Turn
 
 MEAN_SHIFT = 4
 """The mean time of a turn moves a sixteenth of the way with each one."""
 
 
-def wait_ns(group: Group, lane: int) -> int:
-    """Return about how long a new session of a lane would wait for its first card. Cost: O(1)."""
-    tokens = sum(group.waiting_tokens[: lane + 1])
-    turns = sum(group.waiting_turns[: lane + 1])
-    prompts_ns = tokens * group.costs.prefills.slope >> SLOPE_BITS
+def wait_ns(group: Group, lane: int, tenant: TenantId) -> int:
+    """Return about how long a new session of a tenant would wait in a lane for its first card.
+
+    Cost: O(tenants that wait).
+    """
+    ahead, waiting = _ahead(group, lane, tenant), max(1, group.waiting_turns[lane])
+    tokens = sum(group.waiting_tokens[:lane]) + group.waiting_tokens[lane] * ahead // waiting
+    turns = sum(group.waiting_turns[:lane]) + ahead
+    prompts_ns = tokens * group.costs.prefills.pace() >> SLOPE_BITS
     by_prompts_ns = prompts_ns // max(1, group.streams)
     return max(by_prompts_ns, turns * group.turn_ns // max(1, group.running_max))
+
+
+def _ahead(group: Group, lane: int, tenant: TenantId) -> int:
+    """Return how many turns of the lane go before: as many of each tenant as wait of this one."""
+    lines = (group.queues[lane], group.admit_queues[lane])
+    own = sum(len(line.get(tenant, ())) for line in lines)
+    return sum(min(own, len(queue)) for line in lines for queue in line.values())
 
 
 def note_waiting(group: Group, turn: Turn, fresh_tokens: int) -> None:

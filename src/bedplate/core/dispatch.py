@@ -50,6 +50,7 @@ def start(state: State, turn: Turn, way: Plan) -> None:
     branch.session.tenant.running += 1
     fairness.charge_start(turn)
     card.running += 1
+    card.group.running += 1
     assert card.running <= card.running_max, card.id
     commit(state, turn, card, turn.prompt_tokens - _expected(way, turn))
     if slot.state == HELD:
@@ -179,6 +180,7 @@ def leave_slot(state: State, turn: Turn) -> Slot:
     commit(state, turn, card, 0)
     leave(slot)
     card.running -= 1
+    card.group.running -= 1
     tenant = turn.branch.session.tenant
     tenant.running -= 1
     if tenant.policy.running_max or tenant.policy.card_tokens_max:

@@ -181,7 +181,8 @@ class CardUp(NamedTuple):
     `kv`: full (store, load, drop) | hints (the engine keeps its own cache) | none.
     `can_cut`: a stored KV may be cut back to a shorter prefix. `context_tokens` is the longest
     single session. `kv_bytes_per_token` sizes stores before they are measured. `prompt_streams`:
-    prompts that it computes side by side, 0 if nobody cares how many wait there.
+    prompts that it computes side by side, 0 if nobody cares how many wait there. `running_busy`:
+    turns that it runs at once while more wait than could start, 0 for running_max.
     """
 
     card: CardId
@@ -195,6 +196,7 @@ class CardUp(NamedTuple):
     context_tokens: int
     kv_bytes_per_token: int
     prompt_streams: int = 0
+    running_busy: int = 0
 
 
 class CardDown(NamedTuple):

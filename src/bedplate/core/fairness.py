@@ -10,10 +10,11 @@ that long leases are paid for by who holds them. The weights 1 and 2 are those o
 OSDI 2024); the rent makes KV that fills a card for a second cost about what the card computes in
 that second.
 
-A tenant whose virtual service is within a quantum (`Policy.fair_quantum`) of the least among those
-that wait may go first on the rank of its turn alone, so that order and locality are free inside the
-quantum (DLPM, Cao et al., 2025). One that begins to wait is lifted to the lane's floor, the least
-virtual service seen at the latest start: nobody saves up service by being away.
+A tenant whose virtual service is within a quantum of the least among those that wait may go first
+on the rank of its turn alone, so that order and locality are free inside the quantum (DLPM, Cao et
+al., 2025). A quantum is what one card computes in `Policy.fair_quantum_ns`. One that begins to wait
+is lifted to the lane's floor, the least virtual service seen at the latest start: nobody saves up
+service by being away.
 
 While a tenant waits, it has got at most a quantum, and what one turn costs on each card, less than
 any other of the same weight (INV-12).
@@ -37,7 +38,8 @@ OUTPUT_SHIFT = 3
 
 def tenant_rank(state: State, turn: Turn, least: int) -> int:
     """Return 0 for a turn whose tenant is inside the quantum, 1 for one that ran ahead of it."""
-    return 0 if virtual(turn) <= least + state.policy.fair_quantum * SCALE else 1
+    quantum = turn.branch.group.costs.tokens_in(state.policy.fair_quantum_ns)
+    return 0 if virtual(turn) <= least + quantum * SCALE else 1
 
 
 def virtual(turn: Turn) -> int:

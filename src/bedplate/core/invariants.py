@@ -108,6 +108,7 @@ def _turn(turn: Turn) -> None:
 
 
 def _group(state: State, group: Group) -> None:
+    _require(group.running == sum(card.running for card in group.cards), "INV-04", group.model)
     waiting = [turn for line in group.queues for queue in line.values() for turn in queue]
     queued = [turn for line in group.admit_queues for queue in line.values() for turn in queue]
     bound = [turn for card in group.cards for turn in card.bound.values()]

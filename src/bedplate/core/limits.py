@@ -95,7 +95,7 @@ class Policy(NamedTuple):
     `lanes` has three entries, by rank. `tenants` is sorted by id; a tenant without an entry gets
     `default_tenant`. `pool_bytes_max` 0 means no pool. `water_permille` are the rising alarm levels
     of card and pool occupancy. `run_base_ns` + `run_token_ns` × (prompt + limit) bound one
-    dispatch. `fair_quantum`: cost, in prompt tokens, by which a tenant may run ahead of another.
+    dispatch. `fair_quantum_ns`: work of a card by which a tenant may run ahead of another.
     `prices` is the price list in force. `retry_tokens` and `retry_permille` of accepted prompts may
     be sent again when cards fail (`core/retry.py`).
     """
@@ -109,7 +109,7 @@ class Policy(NamedTuple):
     run_base_ns: int
     run_token_ns: int
     sessions_max: int
-    fair_quantum: int = 4_096
+    fair_quantum_ns: int = SECOND_NS
     prices: Prices = DEFAULT_PRICES
     retry_permille: int = 200
     retry_tokens: int = 1_000_000

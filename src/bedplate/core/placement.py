@@ -87,7 +87,7 @@ def plan(state: State, turn: Turn) -> Plan | None:
     """
     home = home_of(turn)
     if home is not None:
-        if can_open(home.card) and takes_prompt(home.card, _fresh(home, turn, home.card)):
+        if can_open(home.card) and takes_prompt(home.card, turn, _fresh(home, turn, home.card)):
             extra = max(0, turn.need_blocks - home.blocks)
             own = _over_quota(state, turn, extra, home)
             if own is None:
@@ -121,7 +121,7 @@ def plan(state: State, turn: Turn) -> Plan | None:
             own = _over_quota(state, turn, blocks - freed, left)
         if own is None:  # what would be loaded is too much for the tenant, the turn itself is not
             source, blocks, own = None, turn.need_blocks, evicted
-        if not takes_prompt(card, _fresh(source, turn, card)):
+        if not takes_prompt(card, turn, _fresh(source, turn, card)):
             return None
         victims = victims_for(state, card, turn, blocks=blocks, need_slot=slot is None, keep=None)
         if victims is None:

@@ -366,9 +366,10 @@ class Card:
     Blocks: `used` = Σ slot.blocks; `dropping` of these will be free on acknowledgement; `claimed`
     is promised to placed turns: used − dropping + claimed ≤ total (INV-01). `busy`: those of slots
     that have a turn. `prompts` turns are on their way to their first token, with `prompt_tokens` to
-    be computed. `free` is a heap of slots that may be FREE (others are skipped), `idle` those
-    that keep KV without a turn, least recently used first. `breaker`, with `strikes`, `struck_ns`
-    (the latest), `trips` in a row, `open_until_ns` and the turn that is its `probe`: see
+    be computed; `first_token_ns` is when the latest one came. `running_busy` bounds its turns while
+    others wait. `free` is a heap of slots that may be FREE (others are skipped), `idle` those that
+    keep KV without a turn, least recently used first. `breaker`, with `strikes`, `struck_ns` (the
+    latest), `trips` in a row, `open_until_ns` and the turn that is its `probe`: see
     `core/breaker.py`.
     """
 
@@ -382,6 +383,7 @@ class Card:
         "context_tokens",
         "draining",
         "dropping_blocks",
+        "first_token_ns",
         "free",
         "group",
         "id",
@@ -398,6 +400,7 @@ class Card:
         "prompts",
         "report",
         "running",
+        "running_busy",
         "running_max",
         "slots",
         "strikes",
@@ -421,7 +424,9 @@ class Card:
         self.running_max = 0
         self.prompts = 0
         self.prompt_streams = 0
+        self.running_busy = 0
         self.prompt_tokens = 0
+        self.first_token_ns = 0
         self.total_blocks = 0
         self.used_blocks = 0
         self.busy_blocks = 0
@@ -456,7 +461,8 @@ class Group:
     the time that 95 % of the lane's sessions took at most (`order`). `idle[lane]` are admitted
     sessions without a turn, in the order in which their leases run out. `waiting_tokens` and
     `waiting_turns` count what waits in each lane, `turn_ns` is the mean time of a turn on a card,
-    `running_max` and `streams` what its cards run and compute side by side (`demand`).
+    `running_max` and `streams` what its cards run and compute side by side (`demand`), `running`
+    what they run now.
     `priced_bytes` is what a token of KV weighs in a bill, by the card that came up last.
     """
 
@@ -477,6 +483,7 @@ class Group:
         "owed",
         "priced_bytes",
         "queues",
+        "running",
         "running_max",
         "streams",
         "tail_ns",
@@ -510,6 +517,7 @@ class Group:
         self.waiting_turns = [0, 0, 0]
         self.turn_ns = 0
         self.running_max = 0
+        self.running = 0
         self.streams = 0
         self.queues: list[dict[TenantId, list[Turn]]] = [{}, {}, {}]
         self.admit_queues: list[dict[TenantId, list[Turn]]] = [{}, {}, {}]

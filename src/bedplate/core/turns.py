@@ -30,7 +30,7 @@ from bedplate.core.limits import BRANCH_QUEUE_MAX, BRANCHES_MAX
 from bedplate.core.placement import untried
 from bedplate.core.retention import hold
 from bedplate.core.state import State
-from bedplate.core.states import RUNNING, WAITING, Group, Slot, Tenant, Turn
+from bedplate.core.states import RUNNING, WAITING, Card, Group, Slot, Tenant, Turn
 from bedplate.core.tools import NAME_LENGTH_MAX
 from bedplate.core.units import SECOND_NS, blocks_for
 
@@ -123,7 +123,7 @@ def _refusal(
     if session is None:
         if sessions.crowded(state) and sessions.evictable(state, payer) is None:
             return ("capacity", f"{state.policy.sessions_max} sessions are open", 30 * SECOND_NS)
-        late = _late(state, group, event.lane)
+        late = _late(state, group, event)
         if late is not None:
             return late
     elif session.tenant is not payer or session.closing:
@@ -146,10 +146,10 @@ def _refusal(
     return budget.refusal(state, payer, session, event.prompt_tokens, limit)
 
 
-def _late(state: State, group: Group, lane: int) -> tuple[str, str, int] | None:
+def _late(state: State, group: Group, event: TurnArrived) -> tuple[str, str, int] | None:
     """Refuse a session that would wait too long for its first card."""
-    most_ns = state.policy.lanes[lane].refuse_ns
-    wait_ns = demand.wait_ns(group, lane) if most_ns else 0
+    most_ns = state.policy.lanes[event.lane].refuse_ns
+    wait_ns = demand.wait_ns(group, event.lane, event.tenant) if most_ns else 0
     if wait_ns <= most_ns:
         return None
     detail = f"a new session would wait about {wait_ns // SECOND_NS} s"
@@ -167,12 +167,18 @@ def started(state: State, event: TurnStarted) -> None:
         state.count("pool_saved_tokens", event.cached_tokens)
     elif event.cached_tokens < turn.expected_tokens:
         state.count("cache_refuted")
-    if turn.out_tokens == 0 and event.prompt_tokens > event.cached_tokens:
-        computed_tokens = event.prompt_tokens - event.cached_tokens
-        turn.branch.group.costs.prefills.note(computed_tokens, state.now_ns - turn.dispatched_ns)
     turn.why = "decoding"
     assert turn.slot is not None
-    commit(state, turn, turn.slot.card, 0)
+    _prompt_done(state, turn, turn.slot.card, event.prompt_tokens - event.cached_tokens)
+
+
+def _prompt_done(state: State, turn: Turn, card: Card, computed_tokens: int) -> None:
+    """Learn the card's pace from a first token, and let the next prompt go there."""
+    if turn.out_tokens == 0 and computed_tokens > 0:
+        since_ns = max(turn.dispatched_ns, card.first_token_ns)
+        card.group.costs.prefills.note(computed_tokens, state.now_ns - since_ns)
+    card.first_token_ns = state.now_ns
+    commit(state, turn, card, 0)
 
 
 def emitted(state: State, event: TokensEmitted) -> None:

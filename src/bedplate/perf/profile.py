@@ -96,7 +96,7 @@ class MoveCost:
 class CardProfile:
     """One card with one model and engine, as the core is told of it and as the twin times it.
 
-    The fields from `kv` to `kv_bytes_per_token`, and `prompt_streams`, are those of
+    The fields from `kv` to `kv_bytes_per_token`, and the last two, are those of
     `core.events.CardUp`. `begin_ns`
     passes between the dispatch of a turn and its first step (request, tokenising, slot), `end_ns`
     between its last step and the news of its end. `evidence` says what the times rest on: measured
@@ -130,3 +130,4 @@ class CardProfile:
     cell_ns: float = 0.0
     contention: float = 0.0
     prompt_streams: int = 1
+    running_busy: int = 0

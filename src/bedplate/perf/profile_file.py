@@ -169,6 +169,7 @@ class _Card(Section):
     cell_ns: _Time = 0.0
     contention: _Share = 0.0
     prompt_streams: int = Field(default=1, ge=0)
+    running_busy: int = Field(default=0, ge=0)
 
 
 class _Batching(Section):

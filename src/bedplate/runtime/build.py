@@ -93,6 +93,7 @@ def _settings(section: LlamacppEngine, service: ServiceConfig) -> Settings:
         slots=section.slots,
         running_max=section.running_max,
         prompt_streams=section.prompt_streams,
+        running_busy=section.running_busy,
         kv_tokens=section.kv_tokens,
         kv_type=section.kv_type,
         batch_tokens=section.batch_tokens,

@@ -222,6 +222,7 @@ def as_recorded(profile: CardProfile, up: CardUp) -> CardProfile:
         context_tokens=up.context_tokens,
         kv_bytes_per_token=up.kv_bytes_per_token,
         prompt_streams=up.prompt_streams,
+        running_busy=up.running_busy,
     )
 
 

@@ -125,6 +125,7 @@ class VirtualCard:
             context_tokens=profile.context_tokens,
             kv_bytes_per_token=profile.kv_bytes_per_token,
             prompt_streams=profile.prompt_streams,
+            running_busy=profile.running_busy,
         )
 
     def start(self, *, heard: bool = True) -> None:

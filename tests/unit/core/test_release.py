@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from bedplate.core import actions as act
 from bedplate.core import events as ev
-from bedplate.core.card import PROMPT_TOKENS
+from bedplate.core.card import PROMPT_NS
+from bedplate.core.costs import FIRST_TOKEN_NS
 from bedplate.core.ids import BranchId, ModelId, TenantId, TurnId
 from bedplate.core.limits import PASSED_OVER_MAX
 from bedplate.core.units import SECOND_NS
 from tests.unit.core.steps import FREE, LANE, Steps
+
+BUDGET = PROMPT_NS // FIRST_TOKEN_NS
 
 
 def served(core: Steps, first: str) -> list[str]:
@@ -41,7 +44,7 @@ def test_higher_lanes_first_then_arrival() -> None:
 
 
 def test_tenants_take_turns_inside_a_lane() -> None:
-    core = one_slot(fair_quantum=0)
+    core = one_slot(fair_quantum_ns=0)
     for turn in ("a1", "a2", "a3"):
         core.arrive(turn, tenant=TenantId("a"))
     for turn in ("b1", "b2"):
@@ -91,7 +94,7 @@ def test_reservation_is_prompt_and_limit_in_blocks() -> None:
 
 
 def test_large_turn_is_passed_over_only_so_often() -> None:
-    core = Steps(fair_quantum=0)
+    core = Steps(fair_quantum_ns=0)
     core.card(slots=2, running_max=2)
     core.arrive("half-0", prompt_tokens=60, tenant=TenantId("small"))
     core.arrive("large", prompt_tokens=180, tenant=TenantId("large"))
@@ -130,14 +133,14 @@ def test_prompts_wait_here_while_a_card_has_enough_to_compute() -> None:
     core = Steps()
     sizes = {"kv_tokens": 20_000, "context_tokens": 20_000}
     core.card(slots=4, running_max=4, prompt_streams=1, **sizes)
-    core.arrive("a", prompt_tokens=PROMPT_TOKENS - 20)
+    core.arrive("a", prompt_tokens=BUDGET - 20)
     core.arrive("b")
     assert core.one(act.Dispatch).turn == "b", "both are computed in time"
     core.arrive("c")
     assert core.said(act.Dispatch) == [], "it has enough to compute"
-    core.tell(ev.TurnStarted(TurnId("a"), 1, PROMPT_TOKENS - 20, 0))
+    core.tell(ev.TurnStarted(TurnId("a"), 1, BUDGET - 20, 0))
     assert core.one(act.Dispatch).turn == "c"
-    core.arrive("d", prompt_tokens=PROMPT_TOKENS)
+    core.arrive("d", prompt_tokens=BUDGET)
     assert core.said(act.Dispatch) == [], "a long one waits until it is alone"
 
 
@@ -186,9 +189,25 @@ def test_a_lower_lane_gets_its_minimum_share() -> None:
 def test_tenants_get_service_by_weight() -> None:
     tenants = (FREE._replace(tenant=TenantId("a"), weight=3),)
     lanes = (LANE._replace(queue_max=100),) * 3
-    core = one_slot(fair_quantum=0, lanes=lanes, tenants=tenants)
+    core = one_slot(fair_quantum_ns=0, lanes=lanes, tenants=tenants)
     for number in range(12):
         core.arrive(f"a{number}", tenant=TenantId("a"))
         core.arrive(f"b{number}", tenant=TenantId("b"))
     order = [turn[0] for turn in served(core, "first")[:12]]
     assert order.count("a") == 9
+
+
+def test_a_card_runs_fewer_while_turns_wait_that_cannot_all_start() -> None:
+    core = Steps()
+    core.card(slots=2, running_max=2, running_busy=1)
+    for turn in ("a", "b"):
+        core.arrive(turn)
+        assert core.one(act.Dispatch).turn == turn, "two are at ease"
+    for turn in ("c", "d"):
+        core.arrive(turn)
+    core.end("a", kv_tokens=0)
+    core.dropped(core.one(act.DropKv))
+    assert core.said(act.Dispatch) == [], "two wait for one place"
+    core.end("b", kv_tokens=0)
+    core.dropped(core.one(act.DropKv))
+    assert [order.turn for order in core.said(act.Dispatch)] == ["c", "d"]

@@ -174,6 +174,7 @@ class Fleet:
                 context_tokens=min(context, model.context_tokens),
                 kv_bytes_per_token=model.kv_bytes_per_token,
                 prompt_streams=settings.prompt_streams,
+                running_busy=settings.running_busy,
             )
         )
 

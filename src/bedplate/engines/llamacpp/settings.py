@@ -33,6 +33,7 @@ class Settings:
     slots: int = 4
     running_max: int = 4
     prompt_streams: int = 1
+    running_busy: int = 1
     kv_tokens: int = 8192
     kv_type: str = "f16"
     batch_tokens: int = 128
@@ -55,6 +56,7 @@ class Settings:
             ("slots", 1),
             ("running_max", 1),
             ("prompt_streams", 0),
+            ("running_busy", 0),
             ("kv_tokens", 256),
             ("batch_tokens", 1),
             ("threads", 1),
