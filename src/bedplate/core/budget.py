@@ -130,7 +130,10 @@ def release(turn: Turn) -> None:
 
 
 def meter(state: State, tenant: Tenant, session: Session | None, row: Settled) -> None:
-    """Emit a usage row and count what it costs as spent; embeddings belong to no session."""
+    """Emit a usage row and count what it costs as spent; embeddings belong to no session.
+
+    An alarm tells when a tenant's money of the day or month is nearly spent, and when it is.
+    """
     state.emit(row)
     card = state.cards.get(CardId(row.card))
     group = state.groups.get(row.model)
@@ -149,22 +152,21 @@ def meter(state: State, tenant: Tenant, session: Session | None, row: Settled) -
         session.spent_micro += cost
     roll(state, tenant)
     policy = tenant.policy
-    _warn(state, tenant, "budget_day", tenant.day_micro, cost, policy.day_micro_max)
-    _warn(state, tenant, "budget_month", tenant.month_micro, cost, policy.month_micro_max)
-    tenant.day_micro += cost
-    tenant.month_micro += cost
-
-
-def _warn(state: State, tenant: Tenant, kind: str, spent: int, cost: int, limit: int) -> None:
-    """Raise an alarm when a row takes what is spent past 80 % of a budget (1) or to its end (2)."""
-    if limit and cost:
-        after = _level(spent + cost, limit)
-        if after > _level(spent, limit):
-            state.emit(Alarm(kind, tenant.id, after))
+    day, month = tenant.day_micro + cost, tenant.month_micro + cost
+    for kind, before, after, limit in (
+        ("budget_day", tenant.day_micro, day, policy.day_micro_max),
+        ("budget_month", tenant.month_micro, month, policy.month_micro_max),
+    ):
+        if _level(after, limit) > _level(before, limit):
+            state.emit(Alarm(kind, tenant.id, _level(after, limit)))
+    tenant.day_micro, tenant.month_micro = day, month
 
 
 def _level(spent: int, limit: int) -> int:
-    return (spent * 1000 >= limit * WARN_PERMILLE) + (spent >= limit)
+    """Return 1 from WARN_PERMILLE of a budget on, 2 once it is spent, 0 without a limit."""
+    if not limit:
+        return 0
+    return int(spent * 1000 >= limit * WARN_PERMILLE) + int(spent >= limit)
 
 
 def roll(state: State, tenant: Tenant) -> None:
