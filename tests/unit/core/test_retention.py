@@ -7,6 +7,7 @@ from bedplate.core import events as ev
 from bedplate.core.base import SHIPPED, Base
 from bedplate.core.costs import ENOUGH as COSTS_ENOUGH
 from bedplate.core.ids import BranchId, SessionId, TenantId
+from bedplate.core.lease import DENSITY_BITS
 from bedplate.core.limits import LanePolicy
 from bedplate.core.returns import known
 from bedplate.core.rules import Rank
@@ -182,8 +183,8 @@ def test_a_lease_ends_where_the_return_is_not_worth_the_price_of_room() -> None:
     learn(core, "slow", 5 * MINUTE_NS)
     state = core.base.state
     [group] = state.groups.values()
-    price = group.costs.compute() * state.tools.by_name["quick"].rate(0)
-    group.costs.pay(price, core.now)
+    rate = state.tools.by_name["quick"].rate(0)
+    group.costs.pay(group.costs.compute() * rate >> DENSITY_BITS, core.now)
     idle(core, "soon", "quick")
     assert SECOND_NS <= lease_of(core, "soon") <= LEASE_NS // 2
     idle(core, "late", "slow")
