@@ -188,7 +188,7 @@ def test_a_lease_ends_where_the_return_is_not_worth_the_price_of_room() -> None:
     idle(core, "soon", "quick")
     assert SECOND_NS <= lease_of(core, "soon") <= LEASE_NS // 2
     idle(core, "late", "slow")
-    assert lease_of(core, "late") == 0
+    assert lease_of(core, "late") <= SECOND_NS
 
 
 def test_room_that_was_fought_for_has_a_price_that_fades() -> None:
