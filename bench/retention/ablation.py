@@ -22,12 +22,12 @@ from bedplate.core.lease import expired
 from bedplate.core.limits import BATCH, INTERACTIVE, SHARED, default_policy
 from bedplate.core.rules import Rank, Rules
 from bedplate.core.state import State
-from bedplate.core.states import Slot
+from bedplate.core.states import Branch, Slot
 from bedplate.core.units import MILLISECOND_NS, SECOND_NS
 from bedplate.perf.profile import MoveCost
 from bedplate.twin.run import NO_POOL, CardSpec, PoolSpec, Site, simulate
 from bedplate.twin.workload.form import Session, Turn, Workload
-from bench.baselines.form import lane_lease, least_recently_stored, load_always, store_always
+from bench.baselines.form import load_all, oldest_copy
 from bench.twin.sites import PROFILE
 
 TOOLS = (("grep", 2.0, 0.6), ("test", 10.0, 1.0), ("user", 90.0, 1.2))
@@ -70,19 +70,29 @@ def first_worth(state: State, slot: Slot) -> Rank:
     return (int(leased), int(slot.dirty), lane, slot.used_ns, slot.id)
 
 
+def first_lease(state: State, branch: Branch) -> int:
+    """Protect KV for the lane's time, whatever tool runs."""
+    return state.policy.lanes[branch.session.lane].lease_ns
+
+
+def first_stores(state: State, slot: Slot) -> bool:
+    """Copy every turn to the pool."""
+    return True
+
+
 WITHOUT: dict[str, Rules] = {
     "worth": SHIPPED._replace(worth=first_worth),
-    "entry_worth": SHIPPED._replace(entry_worth=least_recently_stored),
-    "lease": SHIPPED._replace(lease=lane_lease),
-    "loads": SHIPPED._replace(loads=load_always),
-    "stores": SHIPPED._replace(stores=store_always),
+    "entry_worth": SHIPPED._replace(entry_worth=oldest_copy),
+    "lease": SHIPPED._replace(lease=first_lease),
+    "loads": SHIPPED._replace(loads=load_all),
+    "stores": SHIPPED._replace(stores=first_stores),
 }
 FIRST = SHIPPED._replace(
     worth=first_worth,
-    entry_worth=least_recently_stored,
-    lease=lane_lease,
-    loads=load_always,
-    stores=store_always,
+    entry_worth=oldest_copy,
+    lease=first_lease,
+    loads=load_all,
+    stores=first_stores,
 )
 
 
