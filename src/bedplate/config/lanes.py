@@ -21,7 +21,9 @@ class LaneConfig(Section):
     queue_max: Count = Field(description="Turns that wait, per tenant.")
     wait_seconds: Seconds = Field(description="Longest wait before a refusal.")
     output_tokens: ContextTokens = Field(description="Output limit of a turn that names none.")
-    lease_seconds: Seconds = Field(description="How long a card copy is protected in a tool gap.")
+    lease_seconds: Seconds = Field(
+        description="How long a card copy is protected in a tool gap, at most."
+    )
     idle_seconds: Seconds = Field(description="How long a silent session lives.")
     share_percent: Percent = Field(
         description="Share of the work that it gets whatever waits in the lanes above it."

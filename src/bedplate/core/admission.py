@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from bedplate.core import lane as line
+from bedplate.core.eviction import yield_room
 from bedplate.core.lease import expired
 from bedplate.core.limits import ADMIT_PATIENCE_NS, RELEASE_SCAN_MAX
 from bedplate.core.ready import enqueue
@@ -104,6 +105,7 @@ def fits(state: State, group: Group, turn: Turn) -> bool:
     if not enough:
         return False
     for idle in chosen:
+        yield_room(state, group, idle)
         withdraw(state, idle)
         state.count("withdrawn")
     return True

@@ -21,10 +21,13 @@ from bedplate.core.limits import BATCH
 from bedplate.core.returns import rate
 from bedplate.core.rules import Rank
 from bedplate.core.state import State
-from bedplate.core.states import HELD, Branch, Entry, Slot
+from bedplate.core.states import HELD, Branch, Entry, Group, Session, Slot
 
 SPARE_BITS = 2
 """A copy in the pool whose KV a card has too is worth a quarter: it is needed after two losses."""
+
+YIELD_TIMES = 2
+"""A session that waited for room would have given more than what is freed for it is worth."""
 
 
 def worth(state: State, slot: Slot) -> Rank:
@@ -60,6 +63,13 @@ def entry_worth(state: State, entry: Entry) -> Rank:
 def density_of(state: State, branch: Branch, cost: int) -> int:
     """Return what a token of KV is worth that would cost so much to get back."""
     return (cost * rate(state, branch) << (BATCH - branch.session.lane)) >> DENSITY_BITS
+
+
+def yield_room(state: State, group: Group, session: Session) -> None:
+    """Learn the price of room from an idle session that steps back for one that waited."""
+    for branch in session.branches.values():
+        if branch.group is group and branch.slot is not None and branch.slot.state == HELD:
+            group.costs.pay(YIELD_TIMES * slot_density(state, branch.slot), state.now_ns)
 
 
 def give_up(state: State, slot: Slot) -> None:
