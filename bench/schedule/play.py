@@ -1,8 +1,9 @@
 """Plays sessions against a subject: each is an agent of its own, over HTTP, in one cheap process.
 
-A turn is asked `gap_ns` after the end of the one before, with the whole history, as agents do. What
-fails for the moment (429, 5xx, a connection that breaks) is asked again twice, as the usual client
-libraries do; then the session is lost.
+A turn is asked `gap_ns` after the end of the one before, with the whole history, as agents do. A
+refusal that says when to come back is obeyed. What else fails for the moment (429, 5xx, a broken
+connection) is asked again twice, as the usual client libraries do; then the session is lost. Times
+count from the first try.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SYSTEM_TOKENS = 96
 """Of the first prompt: the system prompt, the same in all sessions of one kind of agent."""
 RETRIES = 2
 RETRY_SECONDS = 0.5
-RETRY_MAX_SECONDS = 8.0
+RETRY_MAX_SECONDS = 60.0
 OVERHEAD_TOKENS = 8
 """About what the chat template adds to a message."""
 KEEP_TOLERANCE = 1.1
@@ -57,7 +58,7 @@ class Heard(NamedTuple):
     text: str
     error: str = ""
     retry_s: float = -1.0
-    """Seconds after which to ask again; −1: the answer is final."""
+    """Seconds after which the server says to ask again; 0: it says nothing; −1: it is final."""
 
 
 class Endpoint(Protocol):
@@ -205,14 +206,15 @@ class Player:
 
     async def _turn(self, http: aiohttp.ClientSession, ask: Ask) -> Heard:
         asked_s = self._now()
-        retries = 0
+        retries = failures = 0
         row = Played(ask.session, ask.turn, asked_s, -1.0, -1.0, 0, 0, 0, 0, "time")
         try:
             while True:
                 heard = await self.endpoint.ask(http, ask)
-                if not heard.error or heard.retry_s < 0 or retries == RETRIES:
+                if not heard.error or heard.retry_s < 0 or failures == RETRIES:
                     break
-                wait_s = max(heard.retry_s, RETRY_SECONDS * 2**retries)
+                wait_s = heard.retry_s or RETRY_SECONDS * 2**failures
+                failures += not heard.retry_s
                 await asyncio.sleep(min(wait_s, RETRY_MAX_SECONDS))
                 retries += 1
             first_s = heard.first_s - self._began if heard.first_s >= 0 else -1.0

@@ -164,7 +164,7 @@ def measure_noisy(run: Run) -> Mapping[str, Measured]:
     run.rounds["noisy"] = kept
     p99 = {name: quantile(values, 0.99) for name, values in firsts.items()}
     text = "; ".join(
-        f"{name}: P50 {quantile(values, 0.5):.2f} s, P99 {p99[name]:.2f} s"
+        f"{name}: {len(values)} turns, P50 {quantile(values, 0.5):.2f} s, P99 {p99[name]:.2f} s"
         for name, values in firsts.items()
     )
     run.figure("TTFT of the quiet tenant", text)

@@ -195,6 +195,13 @@ async def test_a_turn_is_asked_again_twice_and_the_next_one_has_its_answer(
     assert roles == ["system", "user", "assistant", "user"]
 
 
+async def test_a_refusal_that_says_when_to_come_back_is_obeyed_as_often_as_it_comes() -> None:
+    workload = Workload("w", "", (session(turn()),))
+    rows = await Player(Scripted([failed(0.01)] * 5), workload, "x").play(5.0)
+    assert [(r.turn, r.retries, r.error) for r in rows] == [(0, 5, "")]
+    assert rows[0].first_s - rows[0].asked_s >= 0.05
+
+
 @pytest.mark.parametrize("failures", [[failed(-1.0)], [failed(0.0)] * 3])
 async def test_a_session_is_lost_after_a_final_answer_or_a_third_failure(
     failures: list[Heard], monkeypatch: pytest.MonkeyPatch
