@@ -51,14 +51,15 @@ def _run(name: str, workload: Workload) -> Outcome:
 
 @pytest.mark.parametrize("name", list(BY_NAME))
 def test_every_session_ends_even_where_cards_are_far_too_small(name: str) -> None:
-    """Sixty sessions of 60K tokens in the KV of eight cards, which hold twenty of them."""
-    outcome = _run(name, _workload(60, new=20_000, gap_s=3.0))
+    """Forty sessions of 60K tokens in the KV of eight cards, which hold twenty of them."""
+    outcome = _run(name, _workload(40, new=20_000, gap_s=3.0))
     assert all(row.turns_done == 3 and not row.failed for row in outcome.sessions)
 
 
-@pytest.mark.parametrize("name", list(BY_NAME))
-def test_the_same_run_twice_is_the_same(name: str) -> None:
-    workload = _workload(20, new=8_000)
+@pytest.mark.parametrize("name", ["round robin", "continuum", "plas", "thunder"])
+def test_nothing_is_carried_over_from_one_run_to_the_next(name: str) -> None:
+    """These learn while they run."""
+    workload = _workload(12, new=8_000)
     assert _run(name, workload).digest == _run(name, workload).digest
 
 
