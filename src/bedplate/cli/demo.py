@@ -60,6 +60,13 @@ kv_tokens = 8192
 [pool]
 size_bytes = "1GiB"
 
+# All sessions begin at once on cards without an accelerator: they wait rather than come back.
+[lanes.interactive]
+refuse_seconds = 0
+
+[lanes.shared]
+refuse_seconds = 0
+
 [log]
 level = "warning"
 """

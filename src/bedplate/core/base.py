@@ -34,7 +34,7 @@ from bedplate.core.state import State
 from bedplate.core.writethrough import write_through
 
 SHIPPED = Rules(
-    rank=order.tail_risk,
+    rank=order.least_work,
     tenant_rank=fairness.tenant_rank,
     fits=admission.fits,
     plan=placement.plan,

@@ -118,6 +118,12 @@ class Costs:
             return time_ns // FIRST_TOKEN_NS
         return (time_ns << SLOPE_BITS) // max(1, self.prefills.pace())
 
+    def time_of(self, tokens: int) -> int:
+        """Return about how long a card takes to compute so many prompt tokens, in ns."""
+        if not self.prefills.known():
+            return tokens * FIRST_TOKEN_NS
+        return tokens * self.prefills.pace() >> SLOPE_BITS
+
     def load(self, tokens: int) -> int:
         """Return what each of so many tokens costs to load; as to compute while not known."""
         if not self.known():

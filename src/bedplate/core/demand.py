@@ -13,7 +13,6 @@ counted, so the wait may be longer; it is a reason to refuse only when it is lon
 
 from __future__ import annotations
 
-from bedplate.core.costs import SLOPE_BITS
 from bedplate.core.ids import TenantId
 from bedplate.core.states import Group, Turn
 
@@ -29,7 +28,7 @@ def wait_ns(group: Group, lane: int, tenant: TenantId) -> int:
     ahead, waiting = _ahead(group, lane, tenant), max(1, group.waiting_turns[lane])
     tokens = sum(group.waiting_tokens[:lane]) + group.waiting_tokens[lane] * ahead // waiting
     turns = sum(group.waiting_turns[:lane]) + ahead
-    prompts_ns = tokens * group.costs.prefills.pace() >> SLOPE_BITS
+    prompts_ns = group.costs.time_of(tokens) if group.costs.prefills.known() else 0
     by_prompts_ns = prompts_ns // max(1, group.streams)
     return max(by_prompts_ns, turns * group.turn_ns // max(1, group.running_max))
 

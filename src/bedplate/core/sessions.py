@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bedplate.core import admission, budget, order, pool, returns, settle
+from bedplate.core import admission, budget, pool, returns, settle
 from bedplate.core.actions import SessionEnded
 from bedplate.core.events import TurnArrived
 from bedplate.core.ids import BranchId, SessionId
@@ -100,9 +100,6 @@ def close(state: State, session: Session, reason: str) -> None:
     if session.closing:
         return
     session.closing = reason
-    ended_ns = max((branch.ended_ns for branch in session.branches.values()), default=0)
-    if ended_ns:
-        order.note_end(session.group, session, ended_ns)
     if reason == "expired":
         for branch in session.branches.values():
             returns.stayed_away(state, branch)

@@ -457,9 +457,8 @@ class Group:
     last used. `queues[lane][tenant]` are the ready turns, `admit_queues` those whose session is not
     admitted, each by rank. `virtual[lane][tenant]` is what a tenant was served by weight, and
     `floors[lane]` the least of those that waited at the latest start (`fairness`). `owed[lane]` is
-    the work, in thousandths of cost, that a lane may do before those above it. `tail_ns[lane]` is
-    the time that 95 % of the lane's sessions took at most (`order`). `idle[lane]` are admitted
-    sessions without a turn, in the order in which their leases run out. `waiting_tokens` and
+    the work, in thousandths of cost, that a lane may do before those above it. `idle[lane]` are
+    admitted sessions without a turn, in the order in which they came to rest. `waiting_tokens` and
     `waiting_turns` count what waits in each lane, `turn_ns` is the mean time of a turn on a card,
     `running_max` and `streams` what its cards run and compute side by side (`demand`), `running`
     what they run now.
@@ -486,7 +485,6 @@ class Group:
         "running",
         "running_max",
         "streams",
-        "tail_ns",
         "turn_ns",
         "unranked",
         "virtual",
@@ -510,7 +508,6 @@ class Group:
         self.wake_ns = 0
         self.costs = Costs()
         self.owed = [0, 0, 0]
-        self.tail_ns = [0, 0, 0]
         self.virtual: list[dict[TenantId, int]] = [{}, {}, {}]
         self.floors = [0, 0, 0]
         self.waiting_tokens = [0, 0, 0]

@@ -10,7 +10,7 @@ from bedplate.core.card import PROMPT_NS
 from bedplate.core.costs import FIRST_TOKEN_NS
 from bedplate.core.ids import BranchId, ModelId, TenantId, TurnId
 from bedplate.core.limits import PASSED_OVER_MAX
-from bedplate.core.units import SECOND_NS
+from bedplate.core.order import PATIENCE
 from tests.unit.core.steps import FREE, LANE, Steps
 
 BUDGET = PROMPT_NS // FIRST_TOKEN_NS
@@ -163,19 +163,13 @@ def test_less_work_goes_first() -> None:
     assert served(core, "first") == ["short", "long"]
 
 
-def test_a_session_in_the_tail_goes_first() -> None:
+def test_a_turn_lets_shorter_ones_pass_for_so_long_only() -> None:
     core = one_slot()
-    core.base.state.groups[ModelId("m")].tail_ns = [SECOND_NS] * 3
-    core.arrive("old", "s")
-    core.end("first", kv_tokens=0)
-    core.dropped(core.one(act.DropKv))
-    core.end("old", kv_tokens=0, prompt_tokens=20)
-    core.dropped(core.one(act.DropKv))
-    core.arrive("first again")
-    core.tell(ev.TimerFired(), after_ns=2 * SECOND_NS)
-    core.arrive("new", prompt_tokens=10)
-    core.arrive("old again", "s", prompt_tokens=90)
-    assert served(core, "first again") == ["old again", "new"]
+    core.arrive("long", prompt_tokens=90)
+    group = core.base.state.groups[ModelId("m")]
+    core.tell(ev.TimerFired(), after_ns=PATIENCE * group.costs.time_of(90))
+    core.arrive("late", prompt_tokens=10)
+    assert served(core, "first") == ["long", "late"]
 
 
 def test_a_lower_lane_gets_its_minimum_share() -> None:
