@@ -18,7 +18,7 @@ from bedplate.core import actions as act
 from bedplate.core import events as ev
 from bedplate.core.limits import Policy, TenantPolicy
 from bedplate.core.units import SECOND_NS
-from tests.sim.sequence import Sequence, cut, extend, length
+from tests.sim.sequence import Sequence, cut, extend, length, opening
 from tests.sim.things import Card, Slot
 
 JUMP_NS = 30 * SECOND_NS
@@ -91,6 +91,8 @@ class Entry:
     dropping: bool = False
     drops_failed: int = 0
     since_ns: int = 0
+    prefix: str = ""
+    """It is a tenant's opening and of no session."""
     replaced: bool = False
     """Its branch has a newer copy: only forks that start from it keep it."""
 
@@ -284,9 +286,11 @@ class Book:
         source = event.fork_of if event.fork_of >= 0 else event.branch
         computed = session.branches.get(source, ())
         prompt = cut(computed, event.reuse_tokens)
-        fresh = event.prompt_tokens - length(prompt)
         if length(prompt) < length(computed):
             session.cut.add(event.branch)
+        if event.prefix:
+            prompt = opening(event.tenant, event.model, event.prefix, event.prefix_tokens)
+        fresh = event.prompt_tokens - length(prompt)
         key = (event.session, event.branch)
         ended_ns = session.ended_ns.get(event.branch, self.now)
         self.turns[event.turn] = Turn(
@@ -488,6 +492,18 @@ class Book:
         slot.before_tokens = length(slot.tokens) if own else 0
         slot.turn, slot.session, slot.branch = action.turn, action.session, action.branch
         slot.tenant, slot.loaded, slot.clean = turn.arrived.tenant, False, False
+        if action.prefix_tokens:
+            self.entry_last = max(self.entry_last, action.prefix_entry)
+            self.entries[action.prefix_entry] = Entry(
+                tenant=turn.arrived.tenant,
+                session="",
+                branch=-1,
+                model=card.up.model,
+                tokens=cut(turn.prompt, action.prefix_tokens),
+                size=action.prefix_tokens * card.up.kv_bytes_per_token,
+                since_ns=self.now,
+                prefix=turn.arrived.prefix,
+            )
 
     def saw_cancel_turn(self, action: act.CancelTurn) -> None:
         turn = self.turns[action.turn]
