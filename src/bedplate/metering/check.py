@@ -191,7 +191,7 @@ class _Walk:
         if not row.turn:
             if row.session and row.tokens:
                 self._issue("different", "", row.tokens, f"the gap row {row.seq} has tokens")
-            elif not row.session:
+            elif not row.session and row.tokens:
                 self.cards.call(row.card, row.model, tokens, row.seq)
             return
         turn = self._open.pop(row.turn, None)

@@ -185,7 +185,9 @@ class Service:
         driver = self._driver
         lineage, prompt, request = call.lineage, call.prompt, call.request
         engine = self.engine_for(request.model)
-        if call.turn in driver.turns or not 0 <= prompt.reuse_tokens <= prompt.tokens > 0:
+        sizes = 0 <= prompt.reuse_tokens <= prompt.tokens > 0
+        sizes = sizes and 0 <= prompt.prefix_tokens <= prompt.tokens
+        if call.turn in driver.turns or not sizes:
             raise EngineProtocolError(f"engine {engine.name} prepared turn {call.turn} wrongly")
         stream = TurnStream(call.turn, committed=self._may_leave, cancel=self._cancel)
         stream.arrival_ns = self._clock.now_ns()
@@ -206,6 +208,8 @@ class Service:
             limit_tokens=request.limit_tokens,
             resumable=prompt.resumable,
             exact=prompt.exact,
+            prefix=prompt.prefix,
+            prefix_tokens=prompt.prefix_tokens,
         )
         stream.open_gate(self.post(arrived, call.contents))
         if opens and call.turn not in driver.turns:

@@ -241,8 +241,8 @@ def test_a_tenant_full_of_openings_forgets_the_oldest_with_its_copy() -> None:
 def test_a_turn_with_kv_of_its_own_does_not_use_it() -> None:
     steps = Openings()
     steps.share()
-    again = {"session": "s-a", "prompt_tokens": 450, "reuse_tokens": 410}
-    steps.arrive("a2", **again, prefix="o", prefix_tokens=OPENING)
+    own = {"prompt_tokens": 450, "reuse_tokens": 410}
+    steps.arrive("a2", "s-a", **own, prefix="o", prefix_tokens=OPENING)  # type: ignore[arg-type]
     assert steps.one(act.Dispatch).expect_cached_tokens == 410
 
 
