@@ -91,8 +91,7 @@ class Entry:
     dropping: bool = False
     drops_failed: int = 0
     since_ns: int = 0
-    prefix: str = ""
-    """It is a tenant's opening and of no session."""
+    prefix: str = ""  # a tenant's opening has a name, and no session
     replaced: bool = False
     """Its branch has a newer copy: only forks that start from it keep it."""
 
@@ -493,17 +492,9 @@ class Book:
         slot.turn, slot.session, slot.branch = action.turn, action.session, action.branch
         slot.tenant, slot.loaded, slot.clean = turn.arrived.tenant, False, False
         if action.prefix_tokens:
-            self.entry_last = max(self.entry_last, action.prefix_entry)
-            self.entries[action.prefix_entry] = Entry(
-                tenant=turn.arrived.tenant,
-                session="",
-                branch=-1,
-                model=card.up.model,
-                tokens=cut(turn.prompt, action.prefix_tokens),
-                size=action.prefix_tokens * card.up.kv_bytes_per_token,
-                since_ns=self.now,
-                prefix=turn.arrived.prefix,
-            )
+            tokens = cut(turn.prompt, action.prefix_tokens)
+            entry = self._begin_entry(action.prefix_entry, card, slot.tenant, tokens)
+            entry.prefix = turn.arrived.prefix
 
     def saw_cancel_turn(self, action: act.CancelTurn) -> None:
         turn = self.turns[action.turn]
@@ -547,16 +538,14 @@ class Book:
         card = self.cards[action.card]
         slot = card.slots[action.slot]
         slot.op, slot.entry = "store", action.entry
-        self.entry_last = max(self.entry_last, action.entry)
-        self.entries[action.entry] = Entry(
-            tenant=action.tenant,
-            session=action.session,
-            branch=action.branch,
-            model=card.up.model,
-            tokens=slot.tokens,
-            size=length(slot.tokens) * card.up.kv_bytes_per_token,
-            since_ns=self.now,
-        )
+        entry = self._begin_entry(action.entry, card, action.tenant, slot.tokens)
+        entry.session, entry.branch = action.session, action.branch
+
+    def _begin_entry(self, number: int, card: Card, tenant: str, tokens: Sequence) -> Entry:
+        self.entry_last = max(self.entry_last, number)
+        size = length(tokens) * card.up.kv_bytes_per_token
+        entry = Entry(tenant, "", -1, card.up.model, tokens, size, since_ns=self.now)
+        return self.entries.setdefault(number, entry)
 
     def saw_drop_kv(self, action: act.DropKv) -> None:
         self.cards[action.card].slots[action.slot].op = "drop"

@@ -137,7 +137,7 @@ class TurnRun:
     `delivered` is the text that earlier attempts already gave to the client (empty at first); with
     `resume_tokens` > 0 the adapter continues after it and yields only what is new.
     `prefix_tokens` > 0 asks for a copy of the opening on the way: a StoredPrefix comes before the
-    Started, and what this run computed for it is not cached for its turn.
+    Started, alone in its batch, and what this run computed for it is not cached for its turn.
     """
 
     turn: TurnId

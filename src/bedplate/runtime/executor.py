@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from bedplate.core.actions import Dispatch
 from bedplate.core.events import (
@@ -52,7 +52,7 @@ from bedplate.errors import (
 )
 from bedplate.runtime.clock import Clock
 from bedplate.runtime.committer import Committer
-from bedplate.runtime.outcome import status_of, tool_of
+from bedplate.runtime.outcome import of_turn, status_of, tool_of
 from bedplate.runtime.slots import SlotUse
 from bedplate.runtime.turns import Call, TurnStream
 
@@ -224,12 +224,10 @@ class Executor:
                     continue
                 if type(outputs[0]) is StoredPrefix:
                     self._stored(run, outputs[0])
-                    outputs = outputs[1:]
-                    if not outputs:
-                        continue
+                    continue
                 finished = self._deliver(live, run, outputs)
                 if finished is not None:
-                    finished = _of_turn(finished, run.delivered_before)
+                    finished = of_turn(finished, run.delivered_before)
                     with self._deps.together():
                         if live.call.answered is not None and not stream.ended:
                             live.call.answered(finished)
@@ -355,18 +353,6 @@ def _turn_run(live: LiveTurn, run: Run, action: Dispatch, deadline_s: float) -> 
         prefix_entry=action.prefix_entry,
         prefix_tokens=action.prefix_tokens,
     )
-
-
-def _of_turn(finished: Finished, delivered_before: int) -> Finished:
-    """Count a run's end as its turn's: client and bill are told the same.
-
-    A resumed attempt was prompted with what was delivered before; that counts once, as output.
-    """
-    if delivered_before == 0:
-        return finished
-    prompt_tokens = max(0, finished.prompt_tokens - delivered_before)
-    cached_tokens = min(finished.cached_tokens, prompt_tokens)
-    return replace(finished, prompt_tokens=prompt_tokens, cached_tokens=cached_tokens)
 
 
 def _ended(live: LiveTurn, run: Run, finished: Finished) -> TurnEnded:
