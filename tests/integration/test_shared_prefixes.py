@@ -140,6 +140,9 @@ def test_sessions_of_a_tenant_share_it_on_their_first_turns(
         for session in ("s0", "s1", "s2", "s3"):
             served.http("DELETE", f"/v1/sessions/{session}")
         assert first("s9", "one more")[0] > 0, "it outlives the sessions that made it"
+        served.kill()
+        served.start()
+        assert first("s10", "after a crash")[0] > 0, "and the service that died"
         served.stop()
         served.check_books()
         openings = [
