@@ -270,8 +270,7 @@ class Turn:
     place in line, from when it began to wait there, `charged` what its tenant paid ahead for it,
     `fresh_tokens` what its card has yet to compute of its prompt, 0 from the first token on, and
     `waiting_tokens` what it counts for while it stands in a line. `budget_micro` and
-    `budget_tokens` are its part of what its session has reserved. `prefix` is the opening that it
-    begins with, if others may share it.
+    `budget_tokens` are its part of what its session has reserved. `prefix` is its opening.
     """
 
     __slots__ = (

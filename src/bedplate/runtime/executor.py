@@ -74,7 +74,7 @@ class Run:
     slot: SlotId
     limit_tokens: int
     delivered_before: int
-    prefix_entry: EntryId
+    prefix_entry: EntryId = field(default=EntryId(0))
     started: Started | None = None
     stopping: str = ""
     over: bool = False
@@ -138,14 +138,8 @@ class Executor:
         if live.run is not None and not live.run.over:
             self._close_books(live.run)
             self._cancel_task(live.run)
-        run = Run(
-            action.attempt,
-            action.card,
-            action.slot,
-            action.limit_tokens,
-            live.out_tokens,
-            action.prefix_entry,
-        )
+        run = Run(action.attempt, action.card, action.slot, action.limit_tokens, live.out_tokens)
+        run.prefix_entry = action.prefix_entry
         live.run = run
         self._running[run] = live
         loop = asyncio.get_running_loop()
