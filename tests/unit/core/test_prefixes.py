@@ -242,7 +242,7 @@ def test_a_turn_with_kv_of_its_own_does_not_use_it() -> None:
     steps = Openings()
     steps.share()
     own = {"prompt_tokens": 450, "reuse_tokens": 410}
-    steps.arrive("a2", "s-a", **own, prefix="o", prefix_tokens=OPENING)  # type: ignore[arg-type]
+    steps.arrive("a2", "s-a", **own, prefix="o", prefix_tokens=OPENING)
     assert steps.one(act.Dispatch).expect_cached_tokens == 410
 
 
