@@ -23,9 +23,10 @@ from bedplate.core.card import (
     takes,
     takes_prompt,
 )
+from bedplate.core.prefixes import opening_of
 from bedplate.core.retention import victims_for
 from bedplate.core.state import State
-from bedplate.core.states import BREAKER_OPEN, HELD, STORED, Card, Entry, Slot, Turn
+from bedplate.core.states import BREAKER_OPEN, HELD, Card, Entry, Slot, Turn
 from bedplate.core.units import blocks_for
 
 CARDS_TRIED_MAX = 4
@@ -53,7 +54,7 @@ def usable_tokens(held: Slot | Entry, turn: Turn, *, can_cut: bool) -> int:
     At least one prompt token is always computed. An engine that cannot cut KV back uses all of it
     or nothing.
     """
-    known = held.tokens if held is _opening(turn) else turn.reuse_tokens
+    known = held.tokens if held is opening_of(turn) else turn.reuse_tokens
     usable = min(shared_tokens(held, turn), known, turn.prompt_tokens - 1)
     return usable if can_cut or usable == held.tokens else 0
 
@@ -202,14 +203,4 @@ def _source(turn: Turn) -> Entry | None:
     branch = turn.branch
     if branch.entry is not None:
         return branch.entry
-    return branch.source if branch.source is not None else _opening(turn)
-
-
-def _opening(turn: Turn) -> Entry | None:
-    """Return the pool's copy of what the turn begins with, for a line that has none of its own."""
-    entry = turn.prefix.entry if turn.prefix is not None else None
-    if entry is None or entry.state != STORED:
-        return None
-    assert entry.tenant is turn.branch.session.tenant, "INV-07: no prefix across tenants"
-    assert entry.group is turn.branch.group
-    return entry
+    return branch.source if branch.source is not None else opening_of(turn)

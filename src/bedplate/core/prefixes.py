@@ -99,6 +99,16 @@ def begin(state: State, turn: Turn) -> Entry | None:
     return entry
 
 
+def opening_of(turn: Turn) -> Entry | None:
+    """Return the pool's copy of what a turn begins with, for a line that has none of its own."""
+    entry = turn.prefix.entry if turn.prefix is not None else None
+    if entry is None or entry.state != STORED:
+        return None
+    assert entry.tenant is turn.branch.session.tenant, "INV-07: no prefix across tenants"
+    assert entry.group is turn.branch.group
+    return entry
+
+
 def stored(state: State, entry: Entry, tokens: int, size_bytes: int) -> None:
     """The pool has the copy: sessions that begin with it load it from now on."""
     prefix = entry.prefix

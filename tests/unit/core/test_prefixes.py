@@ -9,6 +9,7 @@ import pytest
 
 from bedplate.core import actions as act
 from bedplate.core import events as ev
+from bedplate.core.fairness import fresh_tokens
 from bedplate.core.ids import EntryId, ModelId, SessionId, TenantId, TurnId
 from bedplate.core.limits import TenantPolicy
 from bedplate.core.prefixes import PREFIXES_MAX
@@ -257,3 +258,13 @@ def test_a_restored_core_shares_the_same() -> None:
     said = again.handle(steps.now, call)
     assert [load.entry for load in said if isinstance(load, act.LoadKv)] == [entry]
     assert said == steps.tell(call)
+
+
+def test_what_it_saves_is_not_expected_to_be_computed() -> None:
+    steps = Openings()
+    steps.share()
+    steps.arrive("c", prompt_tokens=400, prefix="o", prefix_tokens=OPENING)
+    steps.begin("d", prefix="other")
+    turns = steps.base.state.turns
+    assert fresh_tokens(turns[TurnId("c")]) == 400 - OPENING
+    assert fresh_tokens(turns[TurnId("d")]) == 400
