@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bedplate.core import retention
+from bedplate.core import prefixes, retention
 from bedplate.core.rules import Rank, Rules
 from bedplate.core.state import State
 from bedplate.core.states import Branch, Entry, Group, Slot, Turn
@@ -92,5 +92,6 @@ LRU = Rules(
     lease=no_lease,
     loads=load_all,
     stores=retention.stores,
+    shares=prefixes.shares,
 )
 """An engine with a prefix cache and offload to the pool, behind a router that knows where KV is."""

@@ -268,7 +268,7 @@ class _Measuring:
                     started, first_s = output, time.perf_counter() - began
                 elif isinstance(output, Delta):
                     text += output.content
-                else:
+                elif isinstance(output, Finished):
                     assert started is not None
                     if started.cached_tokens != cached_tokens:
                         raise BenchError(

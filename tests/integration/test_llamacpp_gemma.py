@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bedplate.core.events import CardUp
+from bedplate.core.ids import EntryId
 from bedplate.engines.llamacpp.packages import PACKAGES
 from bedplate.errors import ConfigError
 from tests.fakes.card_engine import card_engine, lineage, user
@@ -52,3 +53,23 @@ async def test_another_digest_than_the_package_has_is_refused(tmp_path: Path) ->
             pass
     (package,) = PACKAGES.values()
     assert (tmp_path / "data" / "models" / f"{package.digest}.gguf").exists()
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+async def test_a_gemma_opening_is_shared_though_its_kv_cannot_be_cut(tmp_path: Path) -> None:
+    rules = " ".join(f"Rule {number}: answer briefly." for number in range(40))
+    opening = {"role": "system", "content": rules}
+    async with card_engine(
+        Path("unused"), tmp_path, path=PACKAGE, kv_tokens=2048, orphan_seconds=60.0
+    ) as world:
+        asks = [opening, user("What is a fee?")]
+        turn = await world.turn_of(asks, lineage("a"), limit=8, deadline_s=300.0)
+        turn.prefix_entry, turn.prefix_tokens = EntryId(1), turn.prompt.prefix_tokens
+        copied = await world.run(turn)
+        assert copied.end.cached_tokens == 0
+        assert await world.load(lineage("b"), 1, slot=2) == turn.prefix_tokens > 256
+        shared = await world.chat(asks, lineage("b"), slot=2, limit=8, deadline_s=300.0)
+        assert shared.started.cached_tokens == turn.prefix_tokens
+        # A run in one piece sums in another order, and this model is small enough to notice.
+        assert shared.text == copied.text

@@ -18,7 +18,7 @@ from bedplate.core import actions as act
 from bedplate.core import events as ev
 from bedplate.core.limits import Policy, TenantPolicy
 from bedplate.core.units import SECOND_NS
-from tests.sim.sequence import Sequence, cut, extend, length
+from tests.sim.sequence import Sequence, cut, extend, length, opening
 from tests.sim.things import Card, Slot
 
 JUMP_NS = 30 * SECOND_NS
@@ -91,6 +91,7 @@ class Entry:
     dropping: bool = False
     drops_failed: int = 0
     since_ns: int = 0
+    prefix: str = ""  # a tenant's opening has a name, and no session
     replaced: bool = False
     """Its branch has a newer copy: only forks that start from it keep it."""
 
@@ -284,9 +285,11 @@ class Book:
         source = event.fork_of if event.fork_of >= 0 else event.branch
         computed = session.branches.get(source, ())
         prompt = cut(computed, event.reuse_tokens)
-        fresh = event.prompt_tokens - length(prompt)
         if length(prompt) < length(computed):
             session.cut.add(event.branch)
+        if event.prefix:
+            prompt = opening(event.tenant, event.model, event.prefix, event.prefix_tokens)
+        fresh = event.prompt_tokens - length(prompt)
         key = (event.session, event.branch)
         ended_ns = session.ended_ns.get(event.branch, self.now)
         self.turns[event.turn] = Turn(
@@ -488,6 +491,10 @@ class Book:
         slot.before_tokens = length(slot.tokens) if own else 0
         slot.turn, slot.session, slot.branch = action.turn, action.session, action.branch
         slot.tenant, slot.loaded, slot.clean = turn.arrived.tenant, False, False
+        if action.prefix_tokens:
+            tokens = cut(turn.prompt, action.prefix_tokens)
+            entry = self._begin_entry(action.prefix_entry, card, slot.tenant, tokens)
+            entry.prefix = turn.arrived.prefix
 
     def saw_cancel_turn(self, action: act.CancelTurn) -> None:
         turn = self.turns[action.turn]
@@ -531,16 +538,14 @@ class Book:
         card = self.cards[action.card]
         slot = card.slots[action.slot]
         slot.op, slot.entry = "store", action.entry
-        self.entry_last = max(self.entry_last, action.entry)
-        self.entries[action.entry] = Entry(
-            tenant=action.tenant,
-            session=action.session,
-            branch=action.branch,
-            model=card.up.model,
-            tokens=slot.tokens,
-            size=length(slot.tokens) * card.up.kv_bytes_per_token,
-            since_ns=self.now,
-        )
+        entry = self._begin_entry(action.entry, card, action.tenant, slot.tokens)
+        entry.session, entry.branch = action.session, action.branch
+
+    def _begin_entry(self, number: int, card: Card, tenant: str, tokens: Sequence) -> Entry:
+        self.entry_last = max(self.entry_last, number)
+        size = length(tokens) * card.up.kv_bytes_per_token
+        entry = Entry(tenant, "", -1, card.up.model, tokens, size, since_ns=self.now)
+        return self.entries.setdefault(number, entry)
 
     def saw_drop_kv(self, action: act.DropKv) -> None:
         self.cards[action.card].slots[action.slot].op = "drop"

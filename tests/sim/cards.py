@@ -150,6 +150,8 @@ class VirtualCard:
         else:
             run.cached = self.rng.randint(0, length(prompt) - 1)
         place.lied = False
+        if order.prefix_tokens:
+            self.stores[order.prefix_entry] = (order.slot, cut(prompt, order.prefix_tokens))
         work = length(prompt) + order.resume_tokens - run.cached
         self._at(MILLISECOND_NS * (1 + work) + self._ms(0, 5), self._starts(place, run))
 
@@ -179,6 +181,8 @@ class VirtualCard:
         def fire() -> Iterator[ev.Event]:
             if run.done:
                 return
+            if run.order.prefix_tokens:
+                yield from self._stores_prefix(run.order)
             run.started = True
             run.produced += 1
             prompt = self._measured_prompt(run)
@@ -189,6 +193,11 @@ class VirtualCard:
             yield ev.TurnStarted(run.order.turn, run.order.attempt, prompt, run.cached)
 
         return fire
+
+    def _stores_prefix(self, order: act.Dispatch) -> Iterator[ev.Event]:
+        slot, tokens = self.stores.pop(order.prefix_entry)
+        good = not self._chance(self.faults.store)
+        yield from self._stored(order.prefix_entry, slot, tokens, good=good)
 
     def _measured_prompt(self, run: Run) -> int:
         return length(run.prompt)
@@ -230,6 +239,7 @@ class VirtualCard:
 
     def _finish(self, place: Place, run: Run, status: str) -> Iterator[ev.Event]:
         run.done, place.run = True, None
+        self.stores.pop(run.order.prefix_entry, None)
         context = extend(run.prompt, f"{run.order.turn}!", run.produced)
         kept = length(context) - self.rng.randint(0, 1)
         if self.rng.random() < 0.03 or not run.started:

@@ -115,7 +115,8 @@ class Budgets(Check):
         )
 
     def _settled(self, row: act.Settled) -> None:
-        tenant, session = self.tenants.setdefault(row.tenant, Purse()), self.sessions[row.session]
+        tenant = self.tenants.setdefault(row.tenant, Purse())
+        session = self.sessions[row.session] if row.session else Purse()
         cost = self._cost(row)
         if row.turn:
             most = tenant.open_micro.pop(row.turn)

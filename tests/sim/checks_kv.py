@@ -179,7 +179,8 @@ class Tenants(Check):
             assert entry is not None
             self.need(entry.stored, f"{action}: entry is not stored")
             self.need(not entry.dropping, f"{action}: entry is being dropped")
-            self.need(entry.session == action.session, f"{action}: entry is of {entry.session}")
+            own = entry.prefix or entry.session == action.session
+            self.need(bool(own), f"{action}: entry is of {entry.session}")
             session = self.book.sessions[action.session]
             self.need(entry.tenant == session.tenant, f"{action}: entry is of {entry.tenant}")
             self.need(session.alive, f"{action}: session has ended")
@@ -222,18 +223,26 @@ class PoolCap(Check):
                 for slot in card.slots
             )
             self.need(not loading, f"{action}: a load of it is under way")
-        if not isinstance(action, act.StoreKv):
-            return
+        if isinstance(action, act.StoreKv):
+            held = length(book.cards[action.card].slots[action.slot].tokens)
+            self._store(action, action.entry, action.tenant, held)
+        elif isinstance(action, act.Dispatch) and action.prefix_tokens:
+            tenant = book.turns[action.turn].arrived.tenant
+            self._store(action, action.prefix_entry, tenant, action.prefix_tokens)
+
+    def _store(
+        self, action: act.StoreKv | act.Dispatch, entry: int, tenant: str, tokens: int
+    ) -> None:
+        book = self.book
         assert book.policy is not None
-        self.need(action.entry not in book.entries, f"{action}: id is in use")
-        self.need(action.entry > book.entry_last, f"{action}: ids count up, last {book.entry_last}")
-        card = book.cards[action.card]
-        size = length(card.slots[action.slot].tokens) * card.up.kv_bytes_per_token
+        self.need(entry not in book.entries, f"{action}: id is in use")
+        self.need(entry > book.entry_last, f"{action}: ids count up, last {book.entry_last}")
+        size = tokens * book.cards[action.card].up.kv_bytes_per_token
         total = book.pool_bytes() + size
         self.need(total <= book.policy.pool_bytes_max, f"{action}: pool would hold {total}")
-        most = book.tenant_policy(action.tenant).pool_bytes_max
+        most = book.tenant_policy(tenant).pool_bytes_max
         if most:
-            total = book.pool_bytes(action.tenant) + size
+            total = book.pool_bytes(tenant) + size
             self.need(total <= most, f"{action}: tenant would hold {total} of {most}")
 
 
@@ -260,9 +269,33 @@ class NothingLeft(Check):
                     gone = card.up.kv != "full" or slot.broken
                     self.need(gone, f"card {name} slot {number} holds {slot.session}")
         for number, entry in sorted(self.book.entries.items()):
-            alive = self.book.sessions[entry.session].alive
+            alive = not entry.prefix and self.book.sessions[entry.session].alive
             stuck = entry.drops_failed >= DROPS_FAILED_MAX
             self.need(alive or stuck, f"entry {number} of ended session {entry.session} is left")
+
+
+class Openings(Check):
+    """An opening is kept for later sessions of its tenant: once, to the token, when one came."""
+
+    name = "openings"
+
+    def action(self, action: act.Action) -> None:
+        if not isinstance(action, act.Dispatch) or not action.prefix_tokens:
+            return
+        book, turn = self.book, self.book.turns[action.turn]
+        first = turn.arrived
+        self.need(book.cards[action.card].up.kv == "full", f"{action}: the card stores nothing")
+        self.need(action.prefix_tokens == first.prefix_tokens, f"{action}: {first.prefix_tokens}")
+        self.need(action.prefix_tokens < first.prompt_tokens, f"{action}: nothing comes after it")
+        self.need(not action.expect_cached_tokens, f"{action}: it computes only a part of it")
+        key = (first.tenant, first.model, first.prefix)
+        calls = (turn.arrived for turn in book.turns.values())
+        uses = sum((call.tenant, call.model, call.prefix) == key for call in calls)
+        self.need(uses > 1, f"{action}: no other call begins with it")
+        for number, entry in book.entries.items():
+            same = (entry.tenant, entry.model, entry.prefix) == key
+            gone = entry.dropping or entry.drops_failed
+            self.need(not same or bool(gone), f"{action}: entry {number} has it")
 
 
 class Retention(Check):
@@ -359,5 +392,5 @@ class OnCards(Check):
 
 CHECKS = (
     *(CardRoom, SlotOrder, Prefix, Thrift, Home, Tenants),
-    *(PoolCap, OnCards, NothingLeft, Retention),
+    *(PoolCap, OnCards, NothingLeft, Openings, Retention),
 )

@@ -11,6 +11,7 @@ from bedplate.core.limits import BRANCH_QUEUE_MAX, DISPATCH_ATTEMPTS_MAX
 from bedplate.core.units import SECOND_NS
 from tests.sim.book import GOOD_ENDS, Book, Turn
 from tests.sim.checkers import Check
+from tests.sim.sequence import length
 
 PLACED_NS = 60 * SECOND_NS
 """So long after a policy change what was placed before it may still start: KV moves hang."""
@@ -359,8 +360,16 @@ class Sessions(Check):
             if action.reason == "evicted":
                 self.pressed -= 1
                 self.need(self.pressed >= 0, f"{action}: nobody needed its place")
-        elif isinstance(action, act.Settled) and not action.turn:
+        elif isinstance(action, act.Settled) and not action.turn and action.session:
             self.need(action.session in self.book.sessions, f"{action}: unknown session")
+        elif isinstance(action, act.Settled) and not action.turn:
+            area = action.kv_pool_token_ns
+            most = [
+                length(entry.tokens) * (self.book.now - entry.since_ns)
+                for entry in self.book.entries.values()
+                if entry.prefix and (entry.tenant, entry.model) == (action.tenant, action.model)
+            ]
+            self.need(0 < area <= max(most, default=0), f"{action}: openings took {most}")
 
     def after(self, event: ev.Event, actions: tuple[act.Action, ...]) -> None:
         book = self.book

@@ -12,7 +12,7 @@ from bedplate.core.ids import BranchId, ModelId, SessionId, TenantId, TurnId
 from bedplate.core.units import MILLISECOND_NS, SECOND_NS
 from tests.sim.cards import CLIENT, Fire, Later
 from tests.sim.options import Options
-from tests.sim.sequence import Sequence, cut, extend, length
+from tests.sim.sequence import Sequence, cut, extend, length, opening
 
 RETRIES_MAX = 3
 
@@ -37,6 +37,8 @@ class Agent:
     lane: int
     model: ModelId
     turns_left: int
+    prefix: str = ""
+    prefix_tokens: int = 0
     computed: dict[int, Sequence] = field(default_factory=dict)
     branch_last: int = 0
     busy: int = 0
@@ -53,6 +55,7 @@ class Crowd:
         self.later = later
         self.calls: dict[TurnId, Call] = {}
         self.agents: dict[SessionId, Agent] = {}
+        self.tastes = random.Random(f"tastes {options.seed}")
 
     def start(self) -> None:
         """Schedule every session's first turn."""
@@ -64,6 +67,10 @@ class Crowd:
                 model=self.rng.choice(self.options.models),
                 turns_left=self.rng.randint(1, self.options.turns_max),
             )
+            if self.options.openings:
+                which = self.tastes.randrange(len(self.options.openings))
+                agent.prefix_tokens = self.options.openings[which]
+                agent.prefix = f"o{which}" if agent.prefix_tokens else ""
             self.agents[agent.session] = agent
             self._soon(self.rng.randint(0, self.options.arrivals_ns), self._calls(agent))
 
@@ -97,7 +104,10 @@ class Crowd:
         if reuse and self._chance(50):
             fresh = 0
         turn = TurnId(f"{agent.session}.{len(self.calls)}")
-        prompt = extend(cut(base, reuse), f"{turn}?", fresh)
+        start = cut(base, reuse)
+        if not reuse and agent.prefix:
+            start = opening(agent.tenant, agent.model, agent.prefix, agent.prefix_tokens)
+        prompt = extend(start, f"{turn}?", fresh)
         arrived = ev.TurnArrived(
             turn=turn,
             session=agent.session,
@@ -111,6 +121,8 @@ class Crowd:
             limit_tokens=self.rng.choice((0, self.rng.randint(1, self.options.limit_max))),
             resumable=self.rng.random() < 0.5,
             exact=True,
+            prefix="" if reuse else agent.prefix,
+            prefix_tokens=0 if reuse else agent.prefix_tokens,
         )
         self.calls[turn] = Call(arrived, prompt, self.rng.randint(1, self.options.limit_max))
         agent.busy += 1

@@ -62,6 +62,8 @@ class Options:
     shadow: bool
     day_ns: int
     """Length of a day of the calendar, 0 without one; a month has three."""
+    openings: tuple[int, ...] = ()
+    """Tokens of the openings that sessions share, by number; 0 for a session without one."""
 
 
 def draw(seed: int) -> Options:
@@ -108,6 +110,7 @@ def draw(seed: int) -> Options:
         shutdown=rng.random() < 0.15,
         shadow=rng.random() < 0.25,
         day_ns=purse.choice((0, 5, 60)) * SECOND_NS if budgets else 0,
+        openings=_openings(seed),
     )
 
 
@@ -146,6 +149,14 @@ def _with_budgets(rng: random.Random, policy: Policy, prices: Prices, context: i
         tenants=tuple(limited(tenant) for tenant in policy.tenants),
         default_tenant=limited(policy.default_tenant),
     )
+
+
+def _openings(seed: int) -> tuple[int, ...]:
+    """Return none for half of the seeds, else a few, some too short to be worth a copy."""
+    rng = random.Random(f"openings {seed}")
+    if rng.random() < 0.5:
+        return ()
+    return tuple(rng.choice((0, 64, 256, 300, 700)) for _ in range(rng.randint(1, 3)))
 
 
 def _card(rng: random.Random, number: int, models: tuple[ModelId, ...]) -> CardUp:

@@ -31,6 +31,11 @@ def extend(tokens: Sequence, name: str, count: int) -> Sequence:
     return (*tokens, (name, count)) if count else tokens
 
 
+def opening(tenant: str, model: str, name: str, count: int) -> Sequence:
+    """Return the start of prompts that one tenant's sessions share; no other tenant has it."""
+    return extend((), f"{tenant}|{model}|{name}", count)
+
+
 def shared(left: Sequence, right: Sequence) -> int:
     """Return how many leading tokens two lists have in common."""
     total = 0

@@ -31,6 +31,9 @@ class Dispatch(NamedTuple):
     `resume_tokens` > 0: so many output tokens were delivered by an earlier attempt; continue after
     them.
     `limit_tokens` is the output limit in force, what was delivered included.
+    `prefix_tokens` > 0: compute so many leading tokens first, copy exactly these to the pool as
+    `prefix_entry`, answer that with KvStored or KvFailed(op=store), and go on. The entry belongs to
+    the tenant, to no session.
     """
 
     turn: TurnId
@@ -43,6 +46,8 @@ class Dispatch(NamedTuple):
     loaded: bool
     limit_tokens: int
     resume_tokens: int
+    prefix_entry: EntryId = EntryId(0)
+    prefix_tokens: int = 0
 
 
 class Refuse(NamedTuple):
@@ -136,10 +141,13 @@ class Alarm(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """Use of one turn (or, with an empty turn, of a closed session's last gap), to be metered.
+    """Use of one turn, to be metered.
 
-    Times in nanoseconds; KV areas in token-nanoseconds since the branch's previous row. `tool_ns`
-    is the gap before this turn. `cached_tokens` are those the engine did not compute again.
+    With an empty turn it is a closed session's last gap; with an empty session too, the KV of an
+    opening since the last turn that began with it.
+    Times in nanoseconds; KV areas in token-nanoseconds since the branch's previous row, and for a
+    turn that begins with a shared opening since that opening's. `tool_ns` is the gap before this
+    turn. `cached_tokens` are those the engine did not compute again.
     `status` as in TurnEnded, or refused/failed codes.
     """
 

@@ -19,6 +19,7 @@ from bedplate.core import (
     lease,
     order,
     placement,
+    prefixes,
     retention,
     sessions,
     turns,
@@ -44,6 +45,7 @@ SHIPPED = Rules(
     lease=lease.length_ns,
     loads=retention.loads,
     stores=retention.stores,
+    shares=prefixes.shares,
 )
 """What a service runs, and a replay and the twin with it."""
 GROUPS_A_STEP_MAX = 256
@@ -120,6 +122,8 @@ def _schedule(state: State) -> None:
 def _due(state: State, kind: str, subject: str) -> None:
     if kind == "idle":
         sessions.idle_deadline(state, subject)
+    elif kind == "prefix":
+        prefixes.idle_deadline(state, subject)
     elif kind == "admit":
         group = state.groups[ModelId(subject)]
         group.wake_ns = 0

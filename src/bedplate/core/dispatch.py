@@ -5,10 +5,11 @@ Drop, dropped, load, loaded, dispatch, in this order on each slot.
 
 from __future__ import annotations
 
-from bedplate.core import fairness, pool
+from bedplate.core import fairness, pool, prefixes
 from bedplate.core.actions import Dispatch, LoadKv
 from bedplate.core.card import book, claim, commit, leave, occupy, touch, unclaim
 from bedplate.core.eviction import give_up
+from bedplate.core.ids import EntryId
 from bedplate.core.placement import Plan, usable_tokens
 from bedplate.core.ready import dequeue, enqueue
 from bedplate.core.retention import drop_slot
@@ -140,6 +141,7 @@ def dispatch(state: State, turn: Turn) -> None:
         state.count("loads_used")
     expect = usable_tokens(slot, turn, can_cut=slot.card.can_cut)
     turn.expected_tokens = expect
+    prefix = prefixes.begin(state, turn)
     commit(state, turn, slot.card, turn.prompt_tokens - expect)
     state.push_deadline(run_deadline_ns(state, turn), "run", turn.id)
     state.emit(
@@ -154,6 +156,8 @@ def dispatch(state: State, turn: Turn) -> None:
             turn.loaded,
             turn.limit_tokens,
             turn.out_tokens,
+            prefix.id if prefix is not None else EntryId(0),
+            prefix.tokens if prefix is not None else 0,
         )
     )
 
@@ -172,6 +176,8 @@ def leave_slot(state: State, turn: Turn) -> Slot:
     if turn.load is not None:
         entry, turn.load = turn.load, None
         pool.unpin(state, entry)
+    if slot.state == RUNNING and slot.entry is not None:
+        prefixes.abandon(state, slot)
     if turn.dispatched_ns:
         turn.slot_ns += state.now_ns - turn.dispatched_ns
         turn.dispatched_ns = 0

@@ -30,6 +30,9 @@ class TurnArrived(NamedTuple):
     turn of a new branch which shares its first `reuse_tokens` tokens with that parent branch.
     `reuse_tokens` counts the leading prompt tokens that equal what the branch (or the parent)
     already computed. `limit_tokens` is the client's output limit, 0 for the lane's default.
+    `prefix` names the opening of a prompt of which nothing is computed yet: its first
+    `prefix_tokens` tokens, before which there is no other. Equal names of one tenant and model mean
+    equal tokens; "" for none.
     """
 
     turn: TurnId
@@ -44,6 +47,8 @@ class TurnArrived(NamedTuple):
     limit_tokens: int
     resumable: bool
     exact: bool
+    prefix: str = ""
+    prefix_tokens: int = 0
 
 
 class TurnStarted(NamedTuple):
@@ -131,7 +136,10 @@ class ToolProgress(NamedTuple):
 
 
 class KvStored(NamedTuple):
-    """Answer to StoreKv: the pool holds `tokens` tokens in `size_bytes` bytes under `entry`."""
+    """Answer to StoreKv, or to a Dispatch with a prefix, before its TurnEnded.
+
+    The pool holds `tokens` tokens in `size_bytes` bytes under `entry`.
+    """
 
     card: CardId
     slot: SlotId
@@ -166,7 +174,10 @@ class EntryDropped(NamedTuple):
 
 
 class KvFailed(NamedTuple):
-    """StoreKv, LoadKv, DropKv or DropEntry failed. `op`: store | load | drop | drop_entry."""
+    """StoreKv, LoadKv, DropKv or DropEntry failed. `op`: store | load | drop | drop_entry.
+
+    A store that a Dispatch asked for fails the same way, and its turn goes on.
+    """
 
     op: str
     card: CardId

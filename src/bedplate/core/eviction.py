@@ -18,7 +18,7 @@ from __future__ import annotations
 from bedplate.core.costs import SAME
 from bedplate.core.lease import DENSITY_BITS, expired
 from bedplate.core.limits import BATCH
-from bedplate.core.returns import rate
+from bedplate.core.returns import prefix_rate, rate
 from bedplate.core.rules import Rank
 from bedplate.core.state import State
 from bedplate.core.states import HELD, Branch, Entry, Group, Session, Slot
@@ -53,9 +53,12 @@ def slot_density(state: State, slot: Slot) -> int:
 
 
 def entry_worth(state: State, entry: Entry) -> Rank:
-    """Rank a copy in the pool that its branch still has, the least goes first."""
+    """Rank a copy in the pool of a branch or of an opening, the least goes first."""
     branch = entry.branch
-    assert branch is not None
+    if branch is None:
+        assert entry.prefix is not None
+        speed = prefix_rate(entry.prefix, state.now_ns)
+        return ((SAME * speed << (BATCH - entry.prefix.lane)) >> DENSITY_BITS, entry.id)
     spare = branch.slot is not None and branch.slot.state == HELD
     return (density_of(state, branch, SAME) >> (SPARE_BITS if spare else 0), entry.id)
 

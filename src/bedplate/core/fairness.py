@@ -22,6 +22,7 @@ any other of the same weight (INV-12).
 
 from __future__ import annotations
 
+from bedplate.core.prefixes import opening_of
 from bedplate.core.state import State
 from bedplate.core.states import Branch, Group, Tenant, Turn
 from bedplate.core.units import SECOND_NS
@@ -63,7 +64,11 @@ def expected_cost(turn: Turn) -> int:
 
 def fresh_tokens(turn: Turn) -> int:
     """Return how many prompt tokens must probably be computed, at least one."""
-    return max(1, turn.prompt_tokens - min(_reusable(turn.branch), turn.reuse_tokens))
+    held = min(_reusable(turn.branch), turn.reuse_tokens)
+    if not held and turn.branch.entry is None:
+        opening = opening_of(turn)
+        held = opening.tokens if opening is not None else 0
+    return max(1, turn.prompt_tokens - held)
 
 
 def _reusable(branch: Branch) -> int:

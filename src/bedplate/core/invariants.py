@@ -26,6 +26,7 @@ from bedplate.core.states import (
     STORING,
     WAITING,
     Card,
+    Entry,
     Group,
     Slot,
     Turn,
@@ -153,7 +154,7 @@ def _pool(state: State) -> None:
     _require(size == state.pool_bytes, "INV-05", "pool")
     _require(dropping == state.pool_dropping, "INV-05", "pool")
     listed = sum(len(lru) for lru in state.lru)
-    owned = sum(1 for e in state.entries.values() if e.state == STORED and e.branch is not None)
+    owned = sum(1 for e in state.entries.values() if e.state == STORED and _kept(e))
     _require(listed == owned, "INV-05", "pool")
     refs = sum(1 for turn in state.turns.values() if turn.load is not None)
     refs += sum(
@@ -162,7 +163,16 @@ def _pool(state: State) -> None:
         for branch in session.branches.values()
         if branch.source is not None
     )
+    for entry in state.entries.values():
+        if entry.prefix is not None:
+            _require(entry.branch is None and entry.prefix.entry is entry, "INV-02", "pool")
+            named = entry.tenant.prefixes.get((entry.group.model, entry.prefix.id))
+            _require(named is entry.prefix, "INV-07", "pool")
     _require(refs == sum(e.refs for e in state.entries.values()), "INV-06", "pool")
+
+
+def _kept(entry: Entry) -> bool:
+    return entry.branch is not None or entry.prefix is not None
 
 
 def _tenants(state: State) -> None:
@@ -172,6 +182,9 @@ def _tenants(state: State) -> None:
         _require(tenant.inflight == len(mine) + len(calls), "INV-11", tenant.id)
         micro = sum(turn.budget_micro for turn in mine) + sum(call[4] for call in calls)
         _require(micro == tenant.reserved_micro, "INV-20", tenant.id)
+        for prefix in tenant.prefixes.values():
+            if prefix.entry is not None:
+                _require(prefix.entry.tenant is tenant, "INV-07", tenant.id)
         for lane, name in enumerate(LANE_NAMES):
             waiting = sum(1 for t in mine if t.lane == lane and t.state in WAITING)
             _require(tenant.waiting[lane] == waiting, "INV-11", f"{tenant.id} {name}")

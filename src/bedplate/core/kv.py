@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bedplate.core import pool, settle
+from bedplate.core import pool, prefixes, settle
 from bedplate.core.actions import Alarm, DropEntry, DropKv
 from bedplate.core.card import book, empty_slot, touch
 from bedplate.core.cards import recount
@@ -17,6 +17,7 @@ from bedplate.core.states import (
     DROPPING,
     HELD,
     LOADING,
+    RUNNING,
     STORED,
     STORING,
     Card,
@@ -36,6 +37,10 @@ def stored(state: State, event: KvStored) -> None:
     entry = state.entries.get(event.entry)
     if slot is None or entry is None or slot.entry is not entry:
         state.count("stale_events")
+        return
+    if slot.state == RUNNING:
+        slot.entry = None
+        prefixes.stored(state, entry, event.tokens, event.size_bytes)
         return
     assert slot.state == STORING
     pool.stored(state, entry, event.tokens, event.size_bytes)
@@ -110,7 +115,10 @@ def failed(state: State, event: KvFailed) -> None:
             state.count("stale_events")
             return
         pool.forget(state, entry)
-        _store_over(state, slot)
+        if slot.state == RUNNING:
+            slot.entry = None
+        else:
+            _store_over(state, slot)
         retry_stores(state)
     elif event.op == "load":
         turn = _loading(state, event.card, event.slot, event.entry)
@@ -172,6 +180,8 @@ def _load_done(state: State, turn: Turn, tokens: int) -> None:
     slot.tokens = tokens
     slot.loaded = tokens > 0
     slot.shared_tokens = min(tokens, shared_tokens(entry, turn))
+    if entry.prefix is not None:  # what is loaded is the turn's own opening
+        turn.reuse_tokens = max(turn.reuse_tokens, slot.shared_tokens)
     if not turn.end_reason and not slot.card.draining:
         dispatch(state, turn)
         return

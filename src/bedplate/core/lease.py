@@ -5,17 +5,20 @@ preference, never a lock: what is leased goes last, but it goes when running tur
 How long it lasts is a bet on the tool's end against the price of room; a client that says how long
 its tool takes (`ToolProgress`) is believed, within its lane's idle time.
 Rent is an area: booked tokens × nanoseconds, on card and in the pool apart, charged to the branch
-whose KV it is.
+whose KV it is. That of an opening that sessions share goes to the turns that begin with it, in
+turn, and what is left at its end to a row of the tenant.
 """
 
 from __future__ import annotations
 
+from bedplate.core import budget
+from bedplate.core.actions import Settled
 from bedplate.core.events import ToolProgress
-from bedplate.core.ids import BranchId
+from bedplate.core.ids import BranchId, SessionId, TurnId
 from bedplate.core.limits import BATCH
 from bedplate.core.returns import known
 from bedplate.core.state import State
-from bedplate.core.states import Branch, Session
+from bedplate.core.states import STORED, Branch, Entry, Prefix, Session
 from bedplate.core.tools import RATE_BITS
 
 DENSITY_BITS = 10
@@ -42,6 +45,48 @@ def take_area(branch: Branch, now_ns: int) -> tuple[int, int]:
     branch.area_card = 0
     branch.area_pool = 0
     return area
+
+
+def take_prefix_area(prefix: Prefix, now_ns: int, *, most: int) -> int:
+    """Return the token-nanoseconds of an opening's copy that no row has yet, at most `most`."""
+    entry = prefix.entry
+    if entry is not None and entry.state == STORED:
+        assert prefix.mark_ns <= now_ns
+        prefix.area_pool += (now_ns - prefix.mark_ns) * entry.tokens
+    prefix.mark_ns = now_ns
+    area = min(prefix.area_pool, most)
+    prefix.area_pool -= area
+    return area
+
+
+def end_prefix_rent(state: State, entry: Entry, prefix: Prefix) -> None:
+    """Meter what an opening's copy was kept for since the last turn that began with it."""
+    while area := take_prefix_area(prefix, state.now_ns, most=AREA_MAX):
+        budget.meter(
+            state,
+            entry.tenant,
+            None,
+            Settled(
+                turn=TurnId(""),
+                session=SessionId(""),
+                branch=BranchId(0),
+                tenant=entry.tenant.id,
+                lane=entry.lane,
+                model=prefix.model,
+                card="",
+                status="closed",
+                prompt_tokens=0,
+                cached_tokens=0,
+                out_tokens=0,
+                queue_ns=0,
+                slot_ns=0,
+                tool_ns=0,
+                kv_card_token_ns=0,
+                kv_pool_token_ns=area,
+                attempts=0,
+                exact=True,
+            ),
+        )
 
 
 def length_ns(state: State, branch: Branch) -> int:

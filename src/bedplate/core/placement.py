@@ -23,6 +23,7 @@ from bedplate.core.card import (
     takes,
     takes_prompt,
 )
+from bedplate.core.prefixes import opening_of
 from bedplate.core.retention import victims_for
 from bedplate.core.state import State
 from bedplate.core.states import BREAKER_OPEN, HELD, Card, Entry, Slot, Turn
@@ -53,7 +54,8 @@ def usable_tokens(held: Slot | Entry, turn: Turn, *, can_cut: bool) -> int:
     At least one prompt token is always computed. An engine that cannot cut KV back uses all of it
     or nothing.
     """
-    usable = min(shared_tokens(held, turn), turn.reuse_tokens, turn.prompt_tokens - 1)
+    known = held.tokens if held is opening_of(turn) else turn.reuse_tokens
+    usable = min(shared_tokens(held, turn), known, turn.prompt_tokens - 1)
     return usable if can_cut or usable == held.tokens else 0
 
 
@@ -199,4 +201,6 @@ def _saves(held: Slot | Entry, turn: Turn, card: Card) -> bool:
 
 def _source(turn: Turn) -> Entry | None:
     branch = turn.branch
-    return branch.entry if branch.entry is not None else branch.source
+    if branch.entry is not None:
+        return branch.entry
+    return branch.source if branch.source is not None else opening_of(turn)

@@ -2,14 +2,15 @@
 
 Bytes of an entry count from the StoreKv that makes it to the EntryDropped that ends it, so the
 pool's cap holds at every moment (INV-05). Forks share an entry by reference; it goes when its
-branch has moved on and the last reference is given back.
+branch has moved on and the last reference is given back. An entry of an opening (`prefixes`) has no
+branch; its tenant is charged for it once, however many sessions load it.
 """
 
 from __future__ import annotations
 
 from bedplate.core.actions import DropEntry
 from bedplate.core.ids import EntryId
-from bedplate.core.lease import charge
+from bedplate.core.lease import charge, end_prefix_rent
 from bedplate.core.state import State
 from bedplate.core.states import DROPPING, HELD, STORED, STORING, Branch, Entry
 
@@ -71,7 +72,8 @@ def unpin(state: State, entry: Entry) -> None:
     """Give back one reference; an entry that nobody needs any more goes."""
     assert entry.refs > 0
     entry.refs -= 1
-    if entry.refs == 0 and entry.branch is None and entry.state == STORED:
+    kept = entry.branch is not None or entry.prefix is not None
+    if entry.refs == 0 and not kept and entry.state == STORED:
         drop(state, entry)
 
 
@@ -86,8 +88,13 @@ def release(state: State, branch: Branch) -> None:
 
 
 def part(state: State, entry: Entry) -> None:
-    """Take the entry away from its branch without deleting it; what it copied becomes dirty."""
+    """Take the entry away from what it copies without deleting it; a slot becomes dirty again."""
     state.lru[entry.lane].pop(entry.id, None)
+    prefix = entry.prefix
+    if prefix is not None:
+        assert prefix.entry is entry
+        end_prefix_rent(state, entry, prefix)
+        prefix.entry = entry.prefix = None
     branch = entry.branch
     entry.branch = None
     if branch is not None and branch.entry is entry:

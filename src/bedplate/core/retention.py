@@ -168,7 +168,7 @@ def store_slot(state: State, slot: Slot) -> str:
     group = slot.card.group
     size = slot.tokens * group.bytes_per_token
     tenant = branch.session.tenant
-    when = _make_pool_room(state, tenant, size)
+    when = make_pool_room(state, tenant, size)
     if when == LATER:
         state.pending_stores[(slot.card.id, slot.id)] = slot
     elif when == NEVER:
@@ -192,7 +192,8 @@ def retry_stores(state: State) -> None:
             store_slot(state, slot)
 
 
-def _make_pool_room(state: State, tenant: Tenant, size: int) -> str:
+def make_pool_room(state: State, tenant: Tenant, size: int) -> str:
+    """Make room for a new entry; returns as `store_slot`. Cost: O(RELEASE_SCAN_MAX)."""
     cap = state.policy.pool_bytes_max
     quota = tenant.policy.pool_bytes_max
     if size > cap or (quota and size > quota):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bedplate.core.state import State
-from bedplate.core.states import Branch
+from bedplate.core.states import Branch, Prefix
 from bedplate.core.tools import ENOUGH, NEVER_NS, RATE_BITS, UNIT_BITS, Gaps
 
 NOW_RATE = 1 << (RATE_BITS - UNIT_BITS)
@@ -44,6 +44,12 @@ def rate(state: State, branch: Branch) -> int:
     if gaps is None:
         return (1 << RATE_BITS) // max(elapsed_ns, 1 << UNIT_BITS)
     return gaps.rate(elapsed_ns)
+
+
+def prefix_rate(prefix: Prefix, now_ns: int) -> int:
+    """Return how fast the next session comes that begins with an opening."""
+    gap_ns = max(prefix.gap_ns, now_ns - prefix.used_ns, 1 << UNIT_BITS)
+    return (1 << RATE_BITS) // gap_ns
 
 
 def known(state: State, branch: Branch) -> Gaps | None:

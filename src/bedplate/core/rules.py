@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from bedplate.core.placement import Plan
     from bedplate.core.state import State
-    from bedplate.core.states import Branch, Entry, Group, Slot, Turn
+    from bedplate.core.states import Branch, Entry, Group, Prefix, Slot, Turn
 
 Rank = tuple[int, ...]
 """An order: the least comes first. One function's ranks have one length; the last is unique."""
@@ -31,7 +31,8 @@ class Rules(NamedTuple):
     entry)`: of copies in the pool the least goes first. `lease(state, branch)`: for how many ns the
     KV of a branch is protected whose turn has ended. `loads(state, entry, saved_tokens)`: whether a
     load is better than to compute what it saves. `stores(state, slot)`: whether an idle slot's KV
-    is copied to the pool.
+    is copied to the pool. `shares(state, group, prefix)`: whether an opening that sessions have in
+    common is copied to the pool for those that follow.
     """
 
     rank: Callable[[State, Turn], Rank]
@@ -44,3 +45,4 @@ class Rules(NamedTuple):
     lease: Callable[[State, Branch], int]
     loads: Callable[[State, Entry, int], bool]
     stores: Callable[[State, Slot], bool]
+    shares: Callable[[State, Group, Prefix], bool]

@@ -8,7 +8,7 @@ from bedplate.core import retry as resend
 from bedplate.core.actions import CancelTurn, FailTurn, Refuse, Settled
 from bedplate.core.dispatch import leave_slot
 from bedplate.core.ids import TurnId
-from bedplate.core.lease import AREA_MAX, take_area
+from bedplate.core.lease import AREA_MAX, take_area, take_prefix_area
 from bedplate.core.limits import DISPATCH_ATTEMPTS_MAX
 from bedplate.core.state import State
 from bedplate.core.states import (
@@ -51,6 +51,8 @@ def end_turn(state: State, turn: Turn, status: str, *, cached_tokens: int = 0) -
     if turn.attempt == 0:
         turn.queue_ns = state.now_ns - turn.arrived_ns
     area_card, area_pool = take_rent(state, branch)
+    if turn.prefix is not None:
+        area_pool += take_prefix_area(turn.prefix, state.now_ns, most=AREA_MAX - area_pool)
     budget.release(turn)
     budget.meter(
         state,

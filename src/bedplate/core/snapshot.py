@@ -28,7 +28,17 @@ from bedplate.core.limits import LanePolicy, Policy, TenantPolicy, default_polic
 from bedplate.core.prices import Prices
 from bedplate.core.rules import Rules
 from bedplate.core.state import State
-from bedplate.core.states import Branch, Card, Entry, Group, Session, Slot, Tenant, Turn
+from bedplate.core.states import (
+    Branch,
+    Card,
+    Entry,
+    Group,
+    Prefix,
+    Session,
+    Slot,
+    Tenant,
+    Turn,
+)
 from bedplate.core.tools import Gaps, Memory
 
 INT_LIMIT = 1 << 63
@@ -45,6 +55,7 @@ _RECORDS = {
         Card,
         Group,
         Entry,
+        Prefix,
         Gaps,
         Memory,
         Line,
@@ -124,6 +135,7 @@ def _blanks(rules: Rules) -> dict[str, Callable[[], Any]]:
         "Branch": lambda: Branch(BranchId(0), session, group, 0),
         "Turn": lambda: Turn(TurnId(""), branch, 0, 0),
         "Entry": lambda: Entry(EntryId(0), branch, 0, 0),
+        "Prefix": lambda: Prefix("", ModelId(""), 0),
         "Gaps": Gaps,
         "Memory": lambda: Memory(0),
         "Line": Line,

@@ -155,7 +155,8 @@ class State:
         deadlines = self.deadlines
         while deadlines and self._lapsed(deadlines[0][2], deadlines[0][3]):
             heapq.heappop(deadlines)
-        if len(deadlines) > HEAP_SLACK + 4 * (len(self.sessions) + len(self.turns)):
+        subjects = len(self.sessions) + len(self.turns) + len(self.entries)
+        if len(deadlines) > HEAP_SLACK + 4 * subjects:
             deadlines = self._sweep_deadlines()
         if not deadlines:
             return
@@ -169,6 +170,8 @@ class State:
         """Tell whether nothing would happen at a deadline; who comes to need one pushes another."""
         if kind == "idle":
             return subject not in self.sessions
+        if kind == "prefix":
+            return EntryId(int(subject)) not in self.entries
         if kind == "admit":
             return False
         if kind == "breaker":

@@ -63,6 +63,39 @@ BREAKER_CLOSED, BREAKER_HALF, BREAKER_OPEN = ("closed", "half_open", "open")
 STORED = "stored"
 
 
+class Prefix:
+    """An opening that prompts of one tenant and model begin with, and the pool's copy of it.
+
+    `uses` counts turns that began with it, the last at `used_ns` in `lane`; `gap_ns` is the mean
+    time between two. `area_pool` is the rent of its copy since a usage row had it, until `mark_ns`.
+    """
+
+    __slots__ = (
+        "area_pool",
+        "entry",
+        "gap_ns",
+        "id",
+        "lane",
+        "mark_ns",
+        "model",
+        "tokens",
+        "used_ns",
+        "uses",
+    )
+
+    def __init__(self, prefix: str, model: ModelId, tokens: int) -> None:
+        self.id = prefix
+        self.model = model
+        self.tokens = tokens
+        self.entry: Entry | None = None
+        self.uses = 0
+        self.used_ns = 0
+        self.gap_ns = 0
+        self.lane = 0
+        self.area_pool = 0
+        self.mark_ns = 0
+
+
 class Tenant:
     """Counters and buckets of one tenant, full at first; levels are units × one minute in ns.
 
@@ -71,7 +104,8 @@ class Tenant:
     millionths: `day_micro` and `month_micro` are what its rows cost since `day_ns` and `month_ns`,
     `reserved_micro` is what its open turns may cost. `card_blocks` are those that its slots hold
     and its placed turns were promised; `shelf` are its slots that keep KV without a turn, least
-    recently used first.
+    recently used first. `prefixes` are openings of its sessions, by model
+    and name, the one used last at the end.
     """
 
     __slots__ = (
@@ -86,6 +120,7 @@ class Tenant:
         "policy",
         "pool_bytes",
         "pool_dropping",
+        "prefixes",
         "refilled_ns",
         "request_level",
         "reserved_micro",
@@ -109,6 +144,7 @@ class Tenant:
         self.resting: dict[SessionId, Session] = {}
         self.pool_bytes = 0
         self.pool_dropping = 0
+        self.prefixes: dict[tuple[ModelId, str], Prefix] = {}
         self.tools = Memory(NAMES_MAX)
         self.refilled_ns = now_ns
         self.request_level = policy.requests_per_minute * MINUTE_NS
@@ -234,7 +270,7 @@ class Turn:
     place in line, from when it began to wait there, `charged` what its tenant paid ahead for it,
     `fresh_tokens` what its card has yet to compute of its prompt, 0 from the first token on, and
     `waiting_tokens` what it counts for while it stands in a line. `budget_micro` and
-    `budget_tokens` are its part of what its session has reserved.
+    `budget_tokens` are its part of what its session has reserved. `prefix` is its opening.
     """
 
     __slots__ = (
@@ -262,6 +298,7 @@ class Turn:
         "need_blocks",
         "out_tokens",
         "passed_over",
+        "prefix",
         "prompt_tokens",
         "queue_ns",
         "rank",
@@ -302,6 +339,7 @@ class Turn:
         self.bound_to: Card | None = None
         self.load: Entry | None = None
         self.loaded = False
+        self.prefix: Prefix | None = None
         self.expected_tokens = 0
         self.failed_on: tuple[CardId, ...] = ()
         self.out_tokens = 0
@@ -325,6 +363,7 @@ class Slot:
     `blocks` is what the slot occupies by core's books: the reservation of its turn while one runs,
     else the KV it holds. `dirty`: the pool has no copy of what it holds. `shared_tokens`: leading
     tokens that the branch's line still has (fewer than `tokens` once the line was cut back).
+    `entry` is on its way to the pool: what the slot holds, or while a turn runs its opening.
     `loaded`: filled from the pool, and no turn has verified that yet.
     """
 
@@ -522,7 +561,7 @@ class Group:
 
 
 class Entry:
-    """One KV copy in the pool.
+    """One KV copy in the pool: of a branch, of the opening `prefix`, or of neither any more.
 
     `refs` counts forks and loads that still need it. `shared_tokens` as in `Slot`: an entry that an
     earlier turn stored may hold a tail which the branch's line has since left.
@@ -534,6 +573,7 @@ class Entry:
         "group",
         "id",
         "lane",
+        "prefix",
         "refs",
         "shared_tokens",
         "size_bytes",
@@ -545,6 +585,7 @@ class Entry:
     def __init__(self, entry: EntryId, branch: Branch, tokens: int, size_bytes: int) -> None:
         self.id = entry
         self.branch: Branch | None = branch
+        self.prefix: Prefix | None = None
         self.tenant = branch.session.tenant
         self.group = branch.group
         self.lane = branch.session.lane

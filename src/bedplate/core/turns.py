@@ -8,6 +8,7 @@ from bedplate.core import (
     budget,
     demand,
     fairness,
+    prefixes,
     retry,
     returns,
     sessions,
@@ -44,6 +45,7 @@ def arrived(state: State, event: TurnArrived) -> None:
     assert event.turn not in state.turns, event.turn
     assert event.prompt_tokens >= 1
     assert 0 <= event.reuse_tokens <= event.prompt_tokens
+    assert 0 <= event.prefix_tokens <= event.prompt_tokens
     payer = state.tenant(event.tenant)
     group = state.groups.get(event.model)
     refusal = _refusal(state, event, payer, group)
@@ -62,6 +64,7 @@ def arrived(state: State, event: TurnArrived) -> None:
     turn.limit_tokens = _limit(state, event, group)
     turn.resumable = event.resumable
     turn.exact = event.exact
+    turn.prefix = prefixes.meet(state, event, payer, group)
     turn.tool_ns = state.now_ns - branch.ended_ns if branch.ended_ns else 0
     returns.came_back(state, branch)
     length = turn.prompt_tokens + turn.limit_tokens

@@ -117,7 +117,8 @@ class Prompt:
 
     `tokens` and `reuse_tokens` go into TurnArrived: the whole prompt, and how many of its leading
     tokens equal what the branch (or the parent of a fork) has computed. `payload` is the adapter's
-    own.
+    own. Where nothing is computed yet, `prefix` may name the opening that other sessions of the
+    tenant can share, its first `prefix_tokens` tokens: the same name means the same tokens.
     """
 
     tokens: int
@@ -125,6 +126,8 @@ class Prompt:
     exact: bool
     resumable: bool
     payload: object
+    prefix: str = ""
+    prefix_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -133,6 +136,8 @@ class TurnRun:
 
     `delivered` is the text that earlier attempts already gave to the client (empty at first); with
     `resume_tokens` > 0 the adapter continues after it and yields only what is new.
+    `prefix_tokens` > 0 asks for a copy of the opening on the way: a StoredPrefix comes before the
+    Started, alone in its batch, and what this run computed for it is not cached for its turn.
     """
 
     turn: TurnId
@@ -148,6 +153,8 @@ class TurnRun:
     resume_tokens: int
     deadline_s: float
     delivered: str = ""
+    prefix_entry: EntryId = field(default=EntryId(0))
+    prefix_tokens: int = 0
 
 
 class Started(NamedTuple):
@@ -160,6 +167,13 @@ class Started(NamedTuple):
 
     prompt_tokens: int
     cached_tokens: int
+
+
+class StoredPrefix(NamedTuple):
+    """The pool has the opening that a run was asked to copy; 0 tokens where that failed."""
+
+    tokens: int
+    size_bytes: int
 
 
 @dataclass(slots=True)
@@ -208,7 +222,7 @@ class Finished:
     unbelieved_tokens: int = 0
 
 
-Output = Started | Delta | Finished
+Output = StoredPrefix | Started | Delta | Finished
 
 
 class StoredKv(NamedTuple):

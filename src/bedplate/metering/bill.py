@@ -190,7 +190,7 @@ def _line(key: tuple[str, ...], currency: str, row: UsageRow, cost: Cost) -> Lin
         key=key,
         currency=currency,
         turns=int(row.turn != ""),
-        calls=int(row.turn == "" and row.session == ""),
+        calls=int(row.is_call),
         uncached_tokens=row.uncached_tokens,
         cached_tokens=row.cached_tokens,
         out_tokens=row.out_tokens,

@@ -189,10 +189,10 @@ class _Walk:
         self.metered_tokens += row.tokens
         tokens = Tokens(row.prompt_tokens, row.cached_tokens, row.out_tokens)
         if not row.turn:
-            if row.session and row.tokens:
-                self._issue("different", "", row.tokens, f"the gap row {row.seq} has tokens")
-            elif not row.session:
+            if row.is_call:
                 self.cards.call(row.card, row.model, tokens, row.seq)
+            elif row.tokens:
+                self._issue("different", "", row.tokens, f"the gap row {row.seq} has tokens")
             return
         turn = self._open.pop(row.turn, None)
         if turn is None:

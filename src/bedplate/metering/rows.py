@@ -53,6 +53,11 @@ class UsageRow(NamedTuple):
     exact: bool
 
     @property
+    def is_call(self) -> bool:
+        """True for a call that is no turn; not for KV that was kept outside any."""
+        return not self.turn and not self.session and self.status != "closed"
+
+    @property
     def uncached_tokens(self) -> int:
         """Prompt tokens that were computed."""
         return self.prompt_tokens - self.cached_tokens

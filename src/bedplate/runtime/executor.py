@@ -17,14 +17,30 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from bedplate.core.actions import Dispatch
-from bedplate.core.events import DispatchFailed, Event, TokensEmitted, TurnEnded, TurnStarted
-from bedplate.core.ids import CardId
+from bedplate.core.events import (
+    DispatchFailed,
+    Event,
+    KvFailed,
+    KvStored,
+    TokensEmitted,
+    TurnEnded,
+    TurnStarted,
+)
+from bedplate.core.ids import CardId, EntryId, SlotId
 from bedplate.core.limits import Policy
 from bedplate.core.units import MILLISECOND_NS, SECOND_NS
-from bedplate.engines.base import Delta, Engine, Finished, Output, Started, TurnRun
+from bedplate.engines.base import (
+    Delta,
+    Engine,
+    Finished,
+    Output,
+    Started,
+    StoredPrefix,
+    TurnRun,
+)
 from bedplate.errors import (
     BedplateError,
     CapacityError,
@@ -32,10 +48,11 @@ from bedplate.errors import (
     EngineLost,
     EngineProtocolError,
     EngineTimeout,
+    PoolError,
 )
 from bedplate.runtime.clock import Clock
 from bedplate.runtime.committer import Committer
-from bedplate.runtime.outcome import status_of, tool_of
+from bedplate.runtime.outcome import of_turn, status_of, tool_of
 from bedplate.runtime.slots import SlotUse
 from bedplate.runtime.turns import Call, TurnStream
 
@@ -54,8 +71,10 @@ class Run:
 
     attempt: int
     card: CardId
+    slot: SlotId
     limit_tokens: int
     delivered_before: int
+    prefix_entry: EntryId = field(default=EntryId(0))
     started: Started | None = None
     stopping: str = ""
     over: bool = False
@@ -119,7 +138,8 @@ class Executor:
         if live.run is not None and not live.run.over:
             self._close_books(live.run)
             self._cancel_task(live.run)
-        run = Run(action.attempt, action.card, action.limit_tokens, live.out_tokens)
+        run = Run(action.attempt, action.card, action.slot, action.limit_tokens, live.out_tokens)
+        run.prefix_entry = action.prefix_entry
         live.run = run
         self._running[run] = live
         loop = asyncio.get_running_loop()
@@ -129,6 +149,8 @@ class Executor:
         run.task = task = loop.create_task(self._serve(live, run, action, deadline_s))
         self._tasks.add(task)
         self._deps.slots.enter(action.card, action.slot, task)
+        if action.prefix_tokens:
+            self._deps.slots.stores[action.prefix_entry] = task
         task.add_done_callback(lambda done: self._task_done(live, run, done))
 
     def cancel(self, live: LiveTurn, attempt: int) -> None:
@@ -194,9 +216,12 @@ class Executor:
                     await committer.flowing()
                 if run.over:
                     continue
+                if type(outputs[0]) is StoredPrefix:
+                    self._stored(run, outputs[0])
+                    continue
                 finished = self._deliver(live, run, outputs)
                 if finished is not None:
-                    finished = _of_turn(finished, run.delivered_before)
+                    finished = of_turn(finished, run.delivered_before)
                     with self._deps.together():
                         if live.call.answered is not None and not stream.ended:
                             live.call.answered(finished)
@@ -239,6 +264,15 @@ class Executor:
                 self._deps.post(TokensEmitted(live.call.turn, run.attempt, live.out_tokens))
         return finished
 
+    def _stored(self, run: Run, stored: StoredPrefix) -> None:
+        """Tell the core that the pool has the run's opening, or that it has not."""
+        del self._deps.slots.stores[run.prefix_entry]
+        card, slot, entry = run.card, run.slot, run.prefix_entry
+        if stored.tokens:
+            self._deps.post(KvStored(card, slot, entry, stored.tokens, stored.size_bytes))
+        else:
+            self._deps.post(KvFailed("store", card, slot, entry, PoolError.code))
+
     def _start(self, live: LiveTurn, run: Run, started: Started) -> bool:
         """Note that prefill is done; True when the client has not heard it yet."""
         run.started = started
@@ -279,6 +313,7 @@ class Executor:
     def _task_done(self, live: LiveTurn, run: Run, task: asyncio.Task[None]) -> None:
         """Answer for a task cancelled before its first step, and name what else it raised."""
         self._tasks.discard(task)
+        self._deps.slots.stores.pop(run.prefix_entry, None)
         if run.stopping:
             self._conclude(live, run, _stopped(live, run))
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -309,19 +344,9 @@ def _turn_run(live: LiveTurn, run: Run, action: Dispatch, deadline_s: float) -> 
         resume_tokens=run.delivered_before,
         deadline_s=deadline_s,
         delivered="".join(live.text),
+        prefix_entry=action.prefix_entry,
+        prefix_tokens=action.prefix_tokens,
     )
-
-
-def _of_turn(finished: Finished, delivered_before: int) -> Finished:
-    """Count a run's end as its turn's: client and bill are told the same.
-
-    A resumed attempt was prompted with what was delivered before; that counts once, as output.
-    """
-    if delivered_before == 0:
-        return finished
-    prompt_tokens = max(0, finished.prompt_tokens - delivered_before)
-    cached_tokens = min(finished.cached_tokens, prompt_tokens)
-    return replace(finished, prompt_tokens=prompt_tokens, cached_tokens=cached_tokens)
 
 
 def _ended(live: LiveTurn, run: Run, finished: Finished) -> TurnEnded:

@@ -2,7 +2,8 @@
 
 The core orders the moves of a slot by waiting for each answer before it asks for the next. Here a
 move only waits for what still runs on its slot at the engine, such as a run that is late to stop,
-and the deletion of an entry waits for a store of it that the loss of its card has made void.
+and the deletion of an entry waits for a store of it that the loss of its card, or the end of the
+run that was to make it, has made void.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Moves:
     def __init__(self, deps: MoveDeps) -> None:
         self._deps = deps
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stores: dict[EntryId, asyncio.Task[None]] = {}
+        self._stores = deps.slots.stores
 
     @property
     def active(self) -> int:

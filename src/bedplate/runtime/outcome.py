@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from bedplate import errors
 from bedplate.core.units import SECOND_NS
 from bedplate.core.view import WHY_TEXT
-from bedplate.engines.base import JsonObject
+from bedplate.engines.base import Finished, JsonObject
 from bedplate.errors import BedplateError
 
 _STATUS_OF_FINISH = {
@@ -91,3 +92,15 @@ def tool_of(message: JsonObject) -> str:
         return ""
     function = calls[0].get("function")
     return str(function.get("name") or "") if isinstance(function, dict) else ""
+
+
+def of_turn(finished: Finished, delivered_before: int) -> Finished:
+    """Count a run's end as its turn's: client and bill are told the same.
+
+    A resumed attempt was prompted with what was delivered before; that counts once, as output.
+    """
+    if delivered_before == 0:
+        return finished
+    prompt_tokens = max(0, finished.prompt_tokens - delivered_before)
+    cached_tokens = min(finished.cached_tokens, prompt_tokens)
+    return replace(finished, prompt_tokens=prompt_tokens, cached_tokens=cached_tokens)

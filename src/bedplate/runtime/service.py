@@ -183,9 +183,11 @@ class Service:
         """
         self.check_writable()
         driver = self._driver
-        lineage, prompt, request = call.lineage, call.prompt, call.request
-        engine = self.engine_for(request.model)
-        if call.turn in driver.turns or not 0 <= prompt.reuse_tokens <= prompt.tokens > 0:
+        lineage, prompt = call.lineage, call.prompt
+        engine = self.engine_for(call.request.model)
+        sizes = 0 <= prompt.reuse_tokens <= prompt.tokens > 0
+        sizes = sizes and 0 <= prompt.prefix_tokens <= prompt.tokens
+        if call.turn in driver.turns or not sizes:
             raise EngineProtocolError(f"engine {engine.name} prepared turn {call.turn} wrongly")
         stream = TurnStream(call.turn, committed=self._may_leave, cancel=self._cancel)
         stream.arrival_ns = self._clock.now_ns()
@@ -193,21 +195,7 @@ class Service:
         opens = lineage.session not in driver.tenants
         if opens:
             driver.tenants[lineage.session] = lineage.tenant
-        arrived = ev.TurnArrived(
-            turn=call.turn,
-            session=lineage.session,
-            branch=lineage.branch,
-            fork_of=lineage.fork_of,
-            tenant=lineage.tenant,
-            lane=lineage.lane,
-            model=request.model,
-            prompt_tokens=prompt.tokens,
-            reuse_tokens=prompt.reuse_tokens,
-            limit_tokens=request.limit_tokens,
-            resumable=prompt.resumable,
-            exact=prompt.exact,
-        )
-        stream.open_gate(self.post(arrived, call.contents))
+        stream.open_gate(self.post(call.arrived(), call.contents))
         if opens and call.turn not in driver.turns:
             del driver.tenants[lineage.session]  # refused at the door: no session was opened
         return stream

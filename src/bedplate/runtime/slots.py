@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bedplate.core.ids import CardId, SlotId
+from bedplate.core.ids import CardId, EntryId, SlotId
 from bedplate.errors import EngineTimeout
 
 LATE_S = 30.0
@@ -16,10 +16,14 @@ LATE_S = 30.0
 
 
 class SlotUse:
-    """For each slot the tasks that use it, in order of arrival; an idle slot takes no memory."""
+    """For each slot the tasks that use it, in order of arrival; an idle slot takes no memory.
+
+    `stores`: what makes each pool entry that is not answered for yet, a move or a run.
+    """
 
     def __init__(self) -> None:
         self._users: dict[tuple[CardId, SlotId], list[asyncio.Task[None]]] = {}
+        self.stores: dict[EntryId, asyncio.Task[None]] = {}
 
     @property
     def busy(self) -> int:

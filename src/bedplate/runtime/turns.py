@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from bedplate.core.events import TurnArrived
 from bedplate.core.ids import CardId, TurnId
 from bedplate.engines.base import ChatRequest, Finished, Lineage, Output, Prompt
 from bedplate.errors import BedplateError
@@ -38,6 +39,26 @@ class Call:
     contents: Sequence[Content] = field(default=())
     answered: Callable[[Finished], None] | None = None
     due_at: float | None = None
+
+    def arrived(self) -> TurnArrived:
+        """Return the event that the core is told."""
+        lineage, prompt, request = self.lineage, self.prompt, self.request
+        return TurnArrived(
+            turn=self.turn,
+            session=lineage.session,
+            branch=lineage.branch,
+            fork_of=lineage.fork_of,
+            tenant=lineage.tenant,
+            lane=lineage.lane,
+            model=request.model,
+            prompt_tokens=prompt.tokens,
+            reuse_tokens=prompt.reuse_tokens,
+            limit_tokens=request.limit_tokens,
+            resumable=prompt.resumable,
+            exact=prompt.exact,
+            prefix=prompt.prefix,
+            prefix_tokens=prompt.prefix_tokens,
+        )
 
 
 class TurnStream:

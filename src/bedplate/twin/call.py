@@ -84,7 +84,7 @@ class Run(Sequence):
 
     It ends when its turn has `target_tokens`, `cut_short` by the limit in force or as the workload
     says. `delivered_before` of them came from earlier attempts and are part of its prompt here. The
-    core heard of `told_tokens` at `told_ns`.
+    core heard of `told_tokens` at `told_ns`. A copy of its first `prefix_tokens` tokens is wanted.
     """
 
     __slots__ = (
@@ -94,6 +94,8 @@ class Run(Sequence):
         "cut_short",
         "delivered_before",
         "limit_tokens",
+        "prefix_entry",
+        "prefix_tokens",
         "started",
         "target_tokens",
         "told_ns",
@@ -108,6 +110,8 @@ class Run(Sequence):
         self.cached_tokens = cached_tokens
         self.delivered_before = before
         self.limit_tokens = order.limit_tokens
+        self.prefix_entry = order.prefix_entry
+        self.prefix_tokens = order.prefix_tokens
         self.cut_short = call.out_tokens > order.limit_tokens
         self.target_tokens = order.limit_tokens if self.cut_short else call.out_tokens
         self.out_tokens = max(1, self.target_tokens - before)

@@ -298,6 +298,8 @@ class VirtualCard:
         if call.first_ns < 0:
             call.first_ns = run.told_ns
         self._tell(ev.TurnStarted(call.turn, run.attempt, run.prompt_tokens, run.cached_tokens))
+        if run.prefix_tokens:
+            self.moving.store_opening(run.slot, run.prefix_entry, run.prefix_tokens)
 
     def _finish(self, run: Run) -> None:
         """Say that a turn is done, with what its slot holds now."""

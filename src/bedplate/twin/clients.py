@@ -171,6 +171,8 @@ class Clients:
         agent = self.agents[call.owner]
         self.calls[call.turn] = call
         agent.open = True
+        session = agent.session
+        begins = call.reuse_tokens == 0 and session.prefix_tokens < call.prompt_tokens
         self._tell(
             TurnArrived(
                 call.turn,
@@ -185,6 +187,8 @@ class Clients:
                 call.limit_tokens,
                 agent.resumable,
                 True,
+                session.prefix if begins else "",
+                session.prefix_tokens if begins else 0,
             )
         )
 

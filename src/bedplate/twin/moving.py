@@ -12,7 +12,7 @@ from functools import partial
 from bedplate.core import events as ev
 from bedplate.core.actions import DropKv, LoadKv, StoreKv
 from bedplate.core.events import Event
-from bedplate.core.ids import CardId, SlotId
+from bedplate.core.ids import CardId, EntryId, SlotId
 from bedplate.perf.profile import CardProfile, MoveCost
 from bedplate.twin.stepper import Stepper
 from bedplate.twin.transfer import Move
@@ -74,11 +74,19 @@ class Moving:
 
     def store(self, order: StoreKv) -> None:
         """Copy what a slot holds to the pool."""
-        self._move("store", order, self._slot_tokens[order.slot], self._store_cost)
+        tokens = self._slot_tokens[order.slot]
+        self._move("store", order.slot, order.entry, tokens, self._store_cost)
+
+    def store_opening(self, slot: SlotId, entry: EntryId, tokens: int) -> None:
+        """Copy what a prompt begins with to the pool, once the prompt is computed.
+
+        A live card does so before it computes the rest, which takes the same time together.
+        """
+        self._move("store", slot, entry, tokens, self._store_cost)
 
     def load(self, order: LoadKv, tokens: int) -> None:
         """Fill a slot from a pool entry of so many tokens."""
-        self._move("load", order, tokens, self._load_cost)
+        self._move("load", order.slot, order.entry, tokens, self._load_cost)
 
     def drop(self, order: DropKv) -> None:
         """Empty a slot."""
@@ -94,12 +102,12 @@ class Moving:
         self._tell(ev.KvDropped(self._card, slot))
         return False
 
-    def _move(self, op: str, order: StoreKv | LoadKv, tokens: int, cost: MoveCost) -> None:
+    def _move(self, op: str, slot: SlotId, entry: EntryId, tokens: int, cost: MoveCost) -> None:
         if not self.alive:
             return
-        move = Move(op, order.entry, cost)
+        move = Move(op, entry, cost)
         move.card = self._card
-        move.slot = order.slot
+        move.slot = slot
         move.partition = self._partition
         move.tokens = tokens
         move.size_bytes = tokens * self._bytes_per_token

@@ -42,6 +42,7 @@ from bedplate.twin.workload.transform import (
     restart,
     scale_rate,
     scale_tokens,
+    share_openings,
     take,
 )
 
@@ -211,6 +212,8 @@ def _changed(workload: Workload, config: WorkloadConfig, *, seed: int, fresh: bo
         workload = scale_tokens(workload, config.token_factor)
     if config.context_tokens_max is not None:
         workload = clamp_tokens(workload, config.context_tokens_max)
+    if config.opening_tokens is not None:
+        workload = share_openings(workload, config.opening_tokens)
     if config.places:
         workload = assign(workload, [place.place() for place in config.places])
     return workload

@@ -309,6 +309,11 @@ class WorkloadConfig(Section):
     context_tokens_max: ContextTokens | None = Field(
         default=None, description="Cut turns so that prompt and answer fit into a context."
     )
+    opening_tokens: Count | None = Field(
+        default=None,
+        description="Let so many tokens at the start of first prompts be the same for a tenant and "
+        "kind of session, as system prompts are.",
+    )
     places: tuple[PlaceConfig, ...] = Field(
         default=(),
         alias="place",

@@ -132,7 +132,8 @@ def test_foreign_template_is_cut_where_content_ends() -> None:
     template = JinjaTemplate("model", FOREIGN, model())
     parts = template.render(plain_messages(CHAT[:2]), [], since=0)
     assert parts == [
-        ("[system] Be brief. [/]\n[user] Weather?", 1),
+        ("[system] Be brief.", 0),
+        (" [/]\n[user] Weather?", 1),
         (" [/]\n[assistant] ", -1),
     ]
     more = [*CHAT[:2], {"role": "assistant", "content": "Rain."}, CHAT[5]]

@@ -129,6 +129,14 @@ def test_turns_and_calls_are_counted_apart() -> None:
     assert (wealth.uncached_tokens, wealth.cached_tokens, wealth.out_tokens) == (900, 500, 32)
 
 
+def test_kv_of_a_shared_opening_is_no_call() -> None:
+    log = Log()
+    log.prices()
+    log.usage(settled("", session="", card="", status="closed", kv_pool_token_ns=HOUR_NS))
+    (line,) = make_bill(log.records).lines
+    assert (line.turns, line.calls, line.kv_pool_token_ns) == (0, 0, HOUR_NS)
+
+
 def test_days_are_those_of_the_zone() -> None:
     """Record 2 is at 2023-11-15T10:13:20Z, record 6 at 2023-11-16T10:13:20Z."""
     shanghai = Period(zone=timezone(timedelta(hours=14)))

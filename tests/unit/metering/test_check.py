@@ -323,6 +323,19 @@ def test_embedding_calls_count_on_their_card_or_leave_room_for_just_their_tokens
     assert reconcile(log.records).unexplained_tokens == 1
 
 
+def test_kv_of_no_session_is_no_call_and_has_no_tokens() -> None:
+    log = Log()
+    log.card_up()
+    kept = {"session": "", "card": "", "status": "closed", "cached_tokens": 0, "out_tokens": 0}
+    log.usage(settled("", prompt_tokens=0, kv_pool_token_ns=5, **kept))
+    log.report(0, 0, 0)
+    report = reconcile(log.records)
+    assert report.unexplained_tokens == 0
+    assert report.cards[0].explained_by == ()
+    log.usage(settled("", prompt_tokens=7, kv_pool_token_ns=5, **kept))
+    assert reconcile(log.records).unexplained_tokens == 7
+
+
 def test_an_estimated_prompt_leaves_the_cards_context_as_room() -> None:
     log = Log()
     log.card_up(context=4_096)

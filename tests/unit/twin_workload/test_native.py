@@ -11,6 +11,7 @@ from bedplate.twin.workload.form import Turn, Workload
 from bedplate.twin.workload.generate import Mix, generate
 from bedplate.twin.workload.native import check, dump, write
 from bedplate.twin.workload.read import read_workload
+from bedplate.twin.workload.transform import share_openings
 
 HEAD = '{"bedplate_workload":1,"name":"w","source":"by hand"}\n'
 
@@ -50,9 +51,20 @@ def test_a_file_by_hand(tmp_path: Path) -> None:
     assert found.sessions[1].spawn == (0, 0, True)
 
 
+def test_openings_come_back_as_they_were(tmp_path: Path) -> None:
+    made = generate(Mix(shares={"fraud_triage": 1.0}, sessions_per_hour=40), seed=1)
+    path = tmp_path / "w.jsonl"
+    write(share_openings(made, 3000), path)
+    found = read_workload(path)
+    assert found.sessions == share_openings(made, 3000).sessions
+    assert {one.prefix for one in found.sessions} >= {"fraud_triage"}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        (line().replace("}", ',"prefix":"o"}'), "prefix_tokens, or neither"),
+        (line().replace("}", ',"prefix":"o","prefix_tokens":5}'), "must be longer"),
         (line()[:40], "line 2: .*cut off"),
         (line(lane="fast"), "line 2: lane 'fast'"),
         (line(turns="[]"), "line 2: .*length"),

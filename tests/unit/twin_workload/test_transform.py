@@ -19,6 +19,7 @@ from bedplate.twin.workload.transform import (
     restart,
     scale_rate,
     scale_tokens,
+    share_openings,
     take,
 )
 
@@ -155,3 +156,21 @@ def test_what_makes_no_sense_is_refused() -> None:
     for change in changes:
         with pytest.raises(InvalidRequest):
             change()
+
+
+def test_openings_are_of_a_kind_and_only_where_something_follows() -> None:
+    found = share_openings(workload(), 60)
+    check(found)
+    assert {(one.prefix, one.prefix_tokens) for one in found.sessions} == {("kind", 60)}
+    assert {(one.prefix, one.prefix_tokens) for one in share_openings(found, 100).sessions} == {
+        ("", 0)
+    }
+
+
+def test_openings_shrink_with_their_prompts_and_go_where_these_get_shorter() -> None:
+    found = share_openings(workload(), 60)
+    assert {one.prefix_tokens for one in scale_tokens(found, 0.5).sessions} == {30}
+    assert {one.prefix_tokens for one in scale_tokens(found, 0.001).sessions} == {0}
+    assert {one.prefix for one in clamp_tokens(found, 50).sessions} == {""}
+    with pytest.raises(InvalidRequest):
+        share_openings(workload(), 0)

@@ -84,7 +84,10 @@ class Ending:
 
 
 class Answer:
-    """One run of one turn, first event to last; `earlier` holds what came before it."""
+    """One run of one turn, first event to last; `earlier` holds what came before it.
+
+    The turn itself has computed its first `own_tokens` in a run before: to it they are not cached.
+    """
 
     def __init__(
         self,
@@ -94,12 +97,14 @@ class Answer:
         fragments: Fragments,
         tools: bool,
         logprobs: int | None,
+        own_tokens: int = 0,
     ) -> None:
         self.ending: Ending | None = None
         self.stop = ""
         """How it ended, in the server's words: eos, word (a stop string) or limit."""
         self.started = False
         self._prompt_tokens = prompt_tokens
+        self._own_tokens = own_tokens
         self._delivered = earlier
         self._fragments = fragments
         self._earlier_ids = list(earlier.ids)
@@ -152,7 +157,9 @@ class Answer:
                 continue
             if not self.started:
                 self.started = True
-                outputs.append(Started(self._prompt_tokens, self._cached))
+                outputs.append(
+                    Started(self._prompt_tokens, max(0, self._cached - self._own_tokens))
+                )
             if event["stop"]:
                 final = event
             else:
@@ -265,7 +272,7 @@ class Answer:
         return Finished(
             finish_reason=reason,
             prompt_tokens=self._prompt_tokens,
-            cached_tokens=int(final["timings"]["cache_n"]),
+            cached_tokens=max(0, int(final["timings"]["cache_n"]) - self._own_tokens),
             out_tokens=self._earlier_tokens + self._counted,
             kv_tokens=int(final["tokens_cached"]),
             exact=True,

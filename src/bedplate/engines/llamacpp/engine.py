@@ -25,11 +25,13 @@ from bedplate.engines.base import (
     Prompt,
     Started,
     StoredKv,
+    StoredPrefix,
     TurnRun,
     message_hash,
     none_out,
 )
 from bedplate.engines.llamacpp.answer import Answer
+from bedplate.engines.llamacpp.client import CardClient
 from bedplate.engines.llamacpp.fleet import Fleet
 from bedplate.engines.llamacpp.grammar import must_call
 from bedplate.engines.llamacpp.grammars import Grammars
@@ -41,19 +43,21 @@ from bedplate.engines.llamacpp.request import (
     check_request,
     completion_body,
     is_resumable,
+    opening_body,
     reads_calls,
 )
 from bedplate.engines.llamacpp.settings import Settings
 from bedplate.engines.llamacpp.special import Specials
 from bedplate.engines.llamacpp.storing import Storing
 from bedplate.engines.llamacpp.template import make_template
-from bedplate.engines.llamacpp.transcript import Owner, Transcript, Transcripts
+from bedplate.engines.llamacpp.transcript import Owner, Transcript, Transcripts, opening_name
 from bedplate.errors import (
     EngineError,
     EngineLost,
     EngineTimeout,
     InvalidRequest,
     NoEngine,
+    PoolError,
     SchemaNotKept,
 )
 from bedplate.pool import KvPool
@@ -166,12 +170,15 @@ class LlamaCppEngine:
             known = await self._known(_owner(lineage)._replace(branch=BranchId(lineage.fork_of)))
         assert self._prompter is not None
         payload = await self._prompter.ids_for(request, known=known, grammar=grammar)
+        opening = payload.ids[: payload.opening * 4] if payload.reuse == 0 else b""
         return Prompt(
             tokens=payload.tokens,
             reuse_tokens=payload.reuse,
             exact=True,
             resumable=is_resumable(request, grammar),
             payload=payload,
+            prefix=opening_name(lineage.tenant, self.model, opening) if opening else "",
+            prefix_tokens=len(opening) // 4,
         )
 
     async def run(self, turn: TurnRun) -> AsyncIterator[Sequence[Output]]:
@@ -186,14 +193,17 @@ class LlamaCppEngine:
         if 0 < turn.limit_tokens <= payload.delivered.tokens:
             yield _all_delivered(payload, prompt_tokens)
             return
+        deadline = time.monotonic() + turn.deadline_s
+        if turn.prefix_tokens:
+            yield [await self._store_opening(turn, payload, client, deadline)]
         answer = Answer(
             prompt_tokens=prompt_tokens,
             earlier=payload.delivered,
             fragments=self._model.fragments,
             tools=reads_calls(turn.request),
             logprobs=turn.request.top_logprobs if turn.request.logprobs else None,
+            own_tokens=turn.prefix_tokens,
         )
-        deadline = time.monotonic() + turn.deadline_s
         events = client.complete(body)
         try:
             while True:
@@ -211,6 +221,9 @@ class LlamaCppEngine:
                     yield outputs
         finally:
             await events.aclose()
+            if answer.started:
+                own_tokens = min(answer.cached, turn.prefix_tokens)
+                self.fleet.ledgers[turn.card].reused_own(own_tokens)
             if not answer.over:
                 await self._settle(turn, answer, prompt_tokens)
 
@@ -251,10 +264,53 @@ class LlamaCppEngine:
             assert self._prompter is not None
             delivered.ids[:] = await self._prompter.text_ids(delivered.text)
 
-    async def _settle(self, turn: TurnRun, answer: Answer, prompt_tokens: int) -> None:
-        """After a cut run, wait until its slot is free, and book what the server did unseen."""
-        card = self.fleet.cards[turn.card]
+    async def _store_opening(
+        self, turn: TurnRun, payload: PromptIds, client: CardClient, deadline: float
+    ) -> StoredPrefix:
+        """Compute the opening alone and copy the slot; the turn then goes on from there.
+
+        A slot can be stored whole only: now it holds the opening and no more.
+        """
+        opening = payload.ids[: turn.prefix_tokens * 4]
+        events = client.complete(opening_body(turn, opening))
         ledger = self.fleet.ledgers[turn.card]
+        last: JsonObject = {}
+        try:
+            while not last.get("stop"):
+                last = (await _next_batch(events, turn, deadline))[-1]
+        finally:
+            await events.aclose()
+            if not last.get("stop"):
+                held = await self._free_slot(turn)
+                ledger.unseen_prompt(held, 0)
+                ledger.unseen_answer(int(held >= turn.prefix_tokens))  # sampled at its end
+        ledger.unseen_prompt(turn.prefix_tokens, int(last["timings"]["cache_n"]))
+        ledger.unseen_answer(int(last["tokens_predicted"]))
+        entry, tenant = turn.prefix_entry, turn.lineage.tenant
+        try:
+            stored = await self._moves().store_opening(
+                client, turn.slot, tenant, entry, opening=opening
+            )
+        except PoolError as error:
+            _LOG.warning("the opening of turn %s is not kept: %s", turn.turn, error.message)
+            return StoredPrefix(0, 0)
+        return StoredPrefix(*stored)
+
+    async def _settle(self, turn: TurnRun, answer: Answer, prompt_tokens: int) -> None:
+        """After a cut run, book what the server did unseen."""
+        ledger = self.fleet.ledgers[turn.card]
+        held = await self._free_slot(turn)
+        if not held:
+            return
+        if answer.started:
+            ledger.unseen_answer(held - prompt_tokens + 1 - answer.counted)
+        else:
+            known = answer.cached or turn.expect_cached_tokens or turn.prefix_tokens
+            ledger.unseen_prompt(held, known)
+
+    async def _free_slot(self, turn: TurnRun) -> int:
+        """Wait until the slot of a cut run is free; return what it holds, 0 if that is not seen."""
+        card = self.fleet.cards[turn.card]
         try:
             async with asyncio.timeout(SETTLE_SECONDS):
                 while True:
@@ -264,15 +320,11 @@ class LlamaCppEngine:
                     await asyncio.sleep(SETTLE_POLL_SECONDS)
         except EngineError as error:
             _LOG.info("card %s: not seen to stop turn %s: %s", card.id, turn.turn, error.message)
-            return
+            return 0
         except TimeoutError:
             _LOG.error("card %s does not stop turn %s", card.id, turn.turn)
-            return
-        held = int(slot.get("n_prompt_tokens", 0))
-        if answer.started:
-            ledger.unseen_answer(held - prompt_tokens + 1 - answer.counted)
-        else:
-            ledger.unseen_prompt(held, answer.cached or turn.expect_cached_tokens)
+            return 0
+        return int(slot.get("n_prompt_tokens", 0))
 
     async def _check(self, turn: TurnRun, answer: Answer, end: Finished) -> None:
         """Check that the server kept to the grammar, where the model ended its answer itself."""

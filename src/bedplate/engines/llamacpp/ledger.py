@@ -1,8 +1,9 @@
 """A card's own counters, made comparable with what was metered.
 
-The server counts all that it computes. Turns are metered for what their clients were given, so two
-amounts are the server's alone: the prompt of a run that was cut before its first token, and the
-tokens of a cut run that it made and nobody saw. They are measured when they arise (the slot
+The server counts all that it computes. Turns are metered for what their clients were given, so
+three amounts are the server's alone: the prompt of a run that was cut before its first token, the
+tokens of a cut run that it made and nobody saw, and an opening that was computed in a run of its
+own, which the server counts a second time as reused. They are measured when they arise (the slot
 says what it holds) and left out of the card's totals, which then equal the metered tokens exactly.
 """
 
@@ -28,6 +29,10 @@ class Ledger:
         if held_tokens > cached_tokens:
             self._prompt += held_tokens
             self._cached += cached_tokens
+
+    def reused_own(self, tokens: int) -> None:
+        """Leave out what a turn reused of its own opening: it was booked as an unseen prompt."""
+        self._cached += tokens
 
     def unseen_answer(self, tokens: int) -> None:
         """Leave out tokens that a cut run made after the last one that was read."""

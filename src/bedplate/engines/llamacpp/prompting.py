@@ -9,7 +9,7 @@ from typing import Any
 from bedplate.engines.base import ChatRequest, JsonObject
 from bedplate.engines.llamacpp.answer import Delivered, Ending
 from bedplate.engines.llamacpp.special import Specials, free_mark
-from bedplate.engines.llamacpp.template import Part, Template, plain_messages
+from bedplate.engines.llamacpp.template import Part, Template, leading_system, plain_messages
 from bedplate.engines.llamacpp.transcript import (
     Transcript,
     common_tokens,
@@ -31,6 +31,7 @@ Tokenize = Callable[[Sequence[str | int], bool], Awaitable[list[int]]]
 class PromptIds:
     """The payload of a `Prompt`: its ids packed, and what its transcript will need.
 
+    `opening` tokens are tools and leading system messages, 0 where that is not known to the token.
     `delivered` is what earlier attempts of the turn gave to the client.
     """
 
@@ -40,6 +41,7 @@ class PromptIds:
     ids: bytes
     reuse: int
     grammar: str | None
+    opening: int = 0
     delivered: Delivered = field(default_factory=Delivered)
 
     @property
@@ -111,14 +113,22 @@ class Prompter:
             old = known.ids[: ends[-1] * 4]
         new, new_ends = await self._tokens(parts, messages, len(old) // 4, first=since == 0)
         ends += [0] * (len(request.messages) - since)
-        for index, end in new_ends:
-            ends[index] = end
+        for part, end in zip(parts, new_ends, strict=True):
+            if part.ends >= 0:
+                ends[part.ends] = end
+        opening = 0
+        if since == 0:
+            last = leading_system(messages.plain) - 1
+            found = (
+                end for part, end in zip(parts[:-1], new_ends, strict=False) if part.ends == last
+            )
+            opening = next(found, 0)
         ids = old + pack(new)
         reuse = 0
         if known is not None:
             # At least one token is always computed: its logits are the first of the answer.
             reuse = min(known.computed, common_tokens(known.ids, ids), len(ids) // 4 - 1)
-        return PromptIds(root, hashes, ends, ids, reuse, grammar)
+        return PromptIds(root, hashes, ends, ids, reuse, grammar, opening)
 
     async def text_ids(self, text: str) -> list[int]:
         """Return the ids of content that stands in the middle of a prompt, special texts inert."""
@@ -130,8 +140,8 @@ class Prompter:
 
     async def _tokens(
         self, parts: Sequence[Part], messages: Inert, offset: int, *, first: bool
-    ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return the ids of parts, and where in the whole prompt each message ends."""
+    ) -> tuple[list[int], list[int]]:
+        """Return the ids of parts, and where in the whole prompt each part ends."""
         content: list[str | int] = []
         for part in parts:
             content += messages.pieces(part.text)
@@ -139,16 +149,13 @@ class Prompter:
         self._room.check(content, offset)
         answered = await self._tokenize(content, first)
         ids: list[int] = []
-        ends: list[tuple[int, int]] = []
-        done = 0
+        ends: list[int] = []
         for token in answered:
             if token != BOUNDARY:
                 ids.append(token)
-                continue
-            if parts[done].ends >= 0:
-                ends.append((parts[done].ends, offset + len(ids)))
-            done += 1
-        if done != len(parts):
+            else:
+                ends.append(offset + len(ids))
+        if len(ends) != len(parts):
             raise EngineProtocolError("the tokenizer of the card lost a part of the prompt")
         return ids, ends
 

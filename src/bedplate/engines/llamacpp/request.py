@@ -124,6 +124,18 @@ def completion_body(turn: TurnRun, payload: PromptIds, stops: tuple[str, ...]) -
     return body
 
 
+def opening_body(turn: TurnRun, ids: bytes) -> JsonObject:
+    """Return the body of a run that computes the opening of a prompt and answers nothing."""
+    return {
+        "prompt": unpack(ids).tolist(),
+        "id_slot": turn.slot,
+        "n_predict": 0,
+        "cache_prompt": True,
+        "stream": True,
+        "response_fields": FINAL_FIELDS,
+    }
+
+
 def _logit_bias(request: ChatRequest) -> list[list[Any]]:
     given = request.logit_bias or {}
     if len(given) > LOGIT_BIAS_MAX:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from bedplate.core.ids import EntryId
+from bedplate.core.ids import BranchId, EntryId, SessionId, TenantId
 from bedplate.engines.base import StoredKv
 from bedplate.engines.llamacpp.card import SERVER_VERSION
 from bedplate.engines.llamacpp.client import CardClient
@@ -21,7 +23,7 @@ from bedplate.engines.llamacpp.settings import Settings
 from bedplate.engines.llamacpp.slot_file import slot_file_ids
 from bedplate.engines.llamacpp.transcript import Owner, Transcript, Transcripts, decode, ids_hash
 from bedplate.errors import EngineProtocolError, InvalidRequest, PoolError
-from bedplate.pool import Fingerprint, KvPool
+from bedplate.pool import Fingerprint, KvPool, Pending
 from bedplate.pool import Owner as PoolOwner
 
 _LOG = logging.getLogger(__name__)
@@ -51,6 +53,8 @@ class Storing:
         """Note whose transcripts the pool holds, after a restart of the gateway."""
         for info in self._pool.entries():
             owner = info.owner
+            if not owner.session:
+                continue  # an opening of a tenant, which no branch goes on from
             self._transcripts.stored(Owner(owner.tenant, owner.session, owner.branch), info.entry)
 
     async def recalled(self, owner: Owner) -> Transcript | None:
@@ -80,6 +84,36 @@ class Storing:
             PoolError: the slot is empty, or the pool cannot take it. Nothing is left behind.
         """
         known = await self.recalled(owner)
+        async with self._saved(client, slot, owner, entry) as (pending, ids):
+            transcript = transcript_of_slot(known, ids)
+            stored = await self._commit(pending, ids, transcript)
+        if self._transcripts.get(owner) is known:
+            self._transcripts.put(owner, transcript)
+            self._transcripts.stored(owner, entry)
+        return stored
+
+    async def store_opening(
+        self, client: CardClient, slot: int, tenant: TenantId, entry: EntryId, *, opening: bytes
+    ) -> StoredKv:
+        """Store a slot as `entry` of a tenant and of no session: it holds these ids and no more.
+
+        Raises:
+            PoolError: it holds something else, or the pool cannot take it. Nothing is left behind.
+        """
+        owner = Owner(tenant, SessionId(""), BranchId(0))
+        async with self._saved(client, slot, owner, entry) as (pending, ids):
+            if ids != opening:
+                raise PoolError(
+                    f"pool entry {entry}: slot {slot} holds {len(ids) // 4} tokens, not the "
+                    f"opening's {len(opening) // 4}"
+                )
+            return await self._commit(pending, ids, transcript_of_slot(None, ids))
+
+    @asynccontextmanager
+    async def _saved(
+        self, client: CardClient, slot: int, owner: Owner, entry: EntryId
+    ) -> AsyncIterator[tuple[Pending, bytes]]:
+        """Have a slot written to a file of the pool; give what is to be committed, and its ids."""
         pending = await asyncio.to_thread(self._pool.begin, entry, PoolOwner(*owner))
         try:
             tokens = await client.save(slot, pending.name)
@@ -89,17 +123,17 @@ class Storing:
                     f"pool entry {entry}: the card saved {tokens} tokens, "
                     f"its file has {len(ids) // 4}"
                 )
-            transcript = transcript_of_slot(known, ids)
-            fingerprint = replace(self._expect, tokens=tokens, tokens_hash=ids_hash(ids))
-            size_bytes = await asyncio.to_thread(
-                self._pool.commit, pending, fingerprint, transcript.encode()
-            )
+            yield pending, ids
         except BaseException:
             self._pool.abort(pending)
             raise
-        if self._transcripts.get(owner) is known:
-            self._transcripts.put(owner, transcript)
-            self._transcripts.stored(owner, entry)
+
+    async def _commit(self, pending: Pending, ids: bytes, transcript: Transcript) -> StoredKv:
+        tokens = len(ids) // 4
+        fingerprint = replace(self._expect, tokens=tokens, tokens_hash=ids_hash(ids))
+        size_bytes = await asyncio.to_thread(
+            self._pool.commit, pending, fingerprint, transcript.encode()
+        )
         return StoredKv(tokens, size_bytes)
 
     async def load(self, client: CardClient, slot: int, owner: Owner, entry: EntryId) -> int:

@@ -55,7 +55,10 @@ _END = "\ue0ff"
 
 
 class Part(NamedTuple):
-    """Text up to the end of message `ends`, or up to where the answer begins (`ends` = -1)."""
+    """Text up to the end of message `ends`.
+
+    −1: up to where the answer begins, or to the end of what stands before the first message.
+    """
 
     text: str
     ends: int
@@ -127,7 +130,8 @@ class ChatTemplate:
                 if system:
                     content = head
                 else:
-                    lead = f"{self._open}system\n{head}{self._close}"
+                    parts.append(Part(f"{self._open}system\n{head}", -1))
+                    lead = self._close
             parts.append(Part(f"{lead}{self._open}{message['role']}\n{content}", index))
         parts.append(Part(f"{self._close}{self._open}assistant\n", -1))
         return parts
@@ -153,7 +157,11 @@ class JinjaTemplate:
     def render(
         self, messages: Sequence[JsonObject], tools: Sequence[JsonObject], *, since: int
     ) -> list[Part] | None:
-        """Render the whole chat and cut it where content ends: known only for two messages."""
+        """Render the whole chat and cut it where content ends.
+
+        Known only for the message before `since`, the last one, and in a whole chat the last of the
+        leading system messages.
+        """
         whole = self._text(messages, tools)
         begin = 0
         if since:
@@ -161,11 +169,18 @@ class JinjaTemplate:
             if rest is None or not whole.endswith(rest):
                 return None
             begin = len(whole) - len(rest)
+        parts = []
+        leading = leading_system(messages)
+        if not since and 0 < leading < len(messages):
+            rest = self._after(messages, tools, leading - 1)
+            if rest is not None and whole.endswith(rest):
+                begin = len(whole) - len(rest)
+                parts.append(Part(whole[:begin], leading - 1))
         tail = self._after(messages, tools, len(messages) - 1)
         if tail is None or not whole.endswith(tail) or len(whole) - len(tail) < begin:
-            return [Part(whole[begin:], -1)]
+            return [*parts, Part(whole[begin:], -1)]
         end = len(whole) - len(tail)
-        return [Part(whole[begin:end], len(messages) - 1), Part(whole[end:], -1)]
+        return [*parts, Part(whole[begin:end], len(messages) - 1), Part(whole[end:], -1)]
 
     def _after(
         self, messages: Sequence[JsonObject], tools: Sequence[JsonObject], index: int
@@ -191,6 +206,14 @@ class JinjaTemplate:
                 f"the model's chat template does not take these messages: {error}",
                 param="messages",
             ) from error
+
+
+def leading_system(messages: Sequence[JsonObject]) -> int:
+    """Return how many plain messages at the start are the system's."""
+    count = 0
+    while count < len(messages) and messages[count]["role"] == "system":
+        count += 1
+    return count
 
 
 def plain_messages(messages: Sequence[JsonObject]) -> list[JsonObject]:

@@ -139,6 +139,11 @@ def ids_hash(ids: bytes) -> str:
     return hashlib.sha256(ids).hexdigest()
 
 
+def opening_name(tenant: TenantId, model: str, ids: bytes) -> str:
+    """Return the name of an opening: equal for the same ids of one tenant and model only."""
+    return hashlib.sha256(canonical([tenant, model]) + ids).hexdigest()[: 2 * HASH_BYTES]
+
+
 def root_hash(template: str, tools: Sequence[JsonObject]) -> bytes:
     """Return the hash of everything that stands before the first message."""
     text = canonical([template, list(tools)])

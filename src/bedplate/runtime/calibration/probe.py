@@ -21,6 +21,7 @@ from bedplate.engines.base import (
     Lineage,
     Output,
     Started,
+    StoredPrefix,
     TurnRun,
 )
 from bedplate.errors import EngineProtocolError
@@ -229,6 +230,8 @@ def _note(times: Times, outputs: Sequence[Output], now_ns: int) -> None:
     before = tokens
     for output in outputs:
         match output:
+            case StoredPrefix():
+                pass  # it moves KV on its way; the time is the prompt's
             case Started():
                 times.started_ns = now_ns
                 times.prompt_tokens = output.prompt_tokens

@@ -43,7 +43,9 @@ class Session(NamedTuple):
     """One session; at least one turn.
 
     `start_ns` counts from the beginning of the workload, or, with `spawn`, from the end of the turn
-    that spawned it. `lane` is a rank of `core.limits`; `kind` names persona or source.
+    that spawned it. `lane` is a rank of `core.limits`; `kind` names persona or source. Its first
+    prompt begins with `prefix_tokens` tokens that are the same in all sessions of its tenant with
+    the same `prefix`; "" for none.
     """
 
     key: str
@@ -53,6 +55,8 @@ class Session(NamedTuple):
     start_ns: int
     spawn: Spawn | None
     turns: tuple[Turn, ...]
+    prefix: str = ""
+    prefix_tokens: int = 0
 
 
 class Workload(NamedTuple):
@@ -64,6 +68,13 @@ class Workload(NamedTuple):
     name: str
     source: str
     sessions: tuple[Session, ...]
+
+
+def opened(session: Session, prefix: str, tokens: int) -> Session:
+    """Return the session with an opening, or with none where its first prompt is not longer."""
+    if not 0 < tokens < session.turns[0].new_tokens:
+        prefix, tokens = "", 0
+    return session._replace(prefix=prefix, prefix_tokens=tokens)
 
 
 def prompt_tokens(turn: Turn, context_tokens: int) -> tuple[int, int]:

@@ -31,7 +31,7 @@ class _Head(msgspec.Struct, forbid_unknown_fields=True):
     source: str
 
 
-class _Session(msgspec.Struct, forbid_unknown_fields=True):
+class _Session(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     key: str
     tenant: str
     lane: str
@@ -39,6 +39,8 @@ class _Session(msgspec.Struct, forbid_unknown_fields=True):
     start_ns: Annotated[int, msgspec.Meta(ge=0, le=_NS_MAX)]
     spawn: Spawn | None
     turns: Annotated[tuple[Turn, ...], msgspec.Meta(min_length=1)]
+    prefix: str = ""
+    prefix_tokens: int = 0
 
 
 _TWICE = "a session above it has the same key"
@@ -66,6 +68,10 @@ def problem(session: Session) -> str:
             return f"turn {number} has {sizes[0]} new and {sizes[1]} output tokens; 1 to 10^9 each"
         if not -1 <= turn.keep_tokens <= TOKENS_MAX or not 0 <= turn.limit_tokens <= TOKENS_MAX:
             return f"turn {number} keeps {turn.keep_tokens} tokens, limit {turn.limit_tokens}"
+    if bool(session.prefix) != bool(session.prefix_tokens):
+        return "an opening has a prefix and prefix_tokens, or neither"
+    if not 0 <= session.prefix_tokens < session.turns[0].new_tokens:
+        return f"prefix_tokens {session.prefix_tokens}: the first prompt must be longer"
     return ""
 
 
@@ -112,8 +118,8 @@ def dump(workload: Workload) -> Iterator[bytes]:
     """Yield the lines of a workload's file, each with its newline."""
     encode = msgspec.json.Encoder().encode
     yield encode(_Head(VERSION, workload.name, workload.source)) + b"\n"
-    for key, tenant, lane, kind, start_ns, spawn, turns in workload.sessions:
-        line = _Session(key, tenant, LANE_NAMES[lane], kind, start_ns, spawn, turns)
+    for session in workload.sessions:
+        line = _Session(**{**session._asdict(), "lane": LANE_NAMES[session.lane]})
         yield encode(line) + b"\n"
 
 
@@ -155,8 +161,8 @@ def read(paths: Sequence[Path], options: Options) -> Workload:
         row = _decoded(_SESSION, data, path, number)
         if row.lane not in LANE_NAMES:
             raise bad(path, number, f"lane {row.lane!r} is none of {', '.join(LANE_NAMES)}")
-        lane = LANE_NAMES.index(row.lane)
-        session = Session(row.key, row.tenant, lane, row.kind, row.start_ns, row.spawn, row.turns)
+        values = {name: getattr(row, name) for name in Session._fields}
+        session = Session(**{**values, "lane": LANE_NAMES.index(row.lane)})
         sessions.append(session)
         wrong = problem(session) or order_problem(sessions, len(sessions) - 1, root_ns)
         if wrong or row.key in keys:

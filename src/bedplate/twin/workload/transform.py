@@ -13,7 +13,7 @@ from typing import NamedTuple
 from bedplate.core.limits import LANE_NAMES
 from bedplate.core.units import SECOND_NS
 from bedplate.errors import InvalidRequest
-from bedplate.twin.workload.form import Session, Turn, Workload, prompt_tokens
+from bedplate.twin.workload.form import Session, Turn, Workload, opened, prompt_tokens
 from bedplate.twin.workload.source import (
     TIME_MAX_S,
     TOKENS_MAX,
@@ -183,7 +183,11 @@ def scale_tokens(workload: Workload, factor: float) -> Workload:
         )
 
     sessions = tuple(
-        session._replace(turns=tuple(scaled(turn) for turn in session.turns))
+        opened(
+            session._replace(turns=tuple(scaled(turn) for turn in session.turns)),
+            session.prefix,
+            size(session.prefix_tokens),
+        )
         for session in workload.sessions
     )
     return _as(workload, sessions, f"sizes times {factor:g}")
@@ -201,10 +205,27 @@ def clamp_tokens(workload: Workload, context_tokens: int) -> Workload:
     if context_tokens < 2:
         raise InvalidRequest(f"a context of {context_tokens} tokens holds no call")
     sessions = tuple(
-        session._replace(turns=_clamped(session.turns, context_tokens))
+        opened(
+            session._replace(turns=_clamped(session.turns, context_tokens)),
+            session.prefix,
+            session.prefix_tokens,
+        )
         for session in workload.sessions
     )
     return _as(workload, sessions, f"cut to a context of {context_tokens} tokens")
+
+
+def share_openings(workload: Workload, tokens: int) -> Workload:
+    """Let first prompts of one tenant and kind begin with the same tokens, where they are longer.
+
+    Raises:
+        InvalidRequest: the number of tokens is not above 0.
+    """
+    _check(tokens, "the opening's tokens")
+    sessions = tuple(
+        opened(session, session.kind or "opening", tokens) for session in workload.sessions
+    )
+    return _as(workload, sessions, f"openings of {tokens} tokens shared")
 
 
 def _clamped(turns: Sequence[Turn], context_tokens: int) -> tuple[Turn, ...]:
