@@ -16,6 +16,7 @@ from prometheus_client.core import Metric
 
 from bedplate.core.events import CardUp, Event
 from bedplate.core.ids import CardId, EntryId, ModelId, SessionId, SlotId, TenantId
+from bedplate.core.limits import Policy, Slice, default_policy
 from bedplate.engines.base import (
     Capabilities,
     ChatRequest,
@@ -317,6 +318,12 @@ class FakeView:
 
     def cards(self) -> list[JsonObject]:
         return [{"card": "card-0", "model": "m", "up": True, "draining": self.draining}]
+
+    def policy(self) -> Policy:
+        return default_policy()
+
+    def slice_refusal(self, part: Slice) -> str:
+        return ""
 
     def state(self) -> JsonObject:
         return {"cards": self.cards(), "pool": {}, "lanes": [], "counters": {}}

@@ -267,6 +267,9 @@ async def test_an_endless_chunked_body_is_cut_at_the_bound(tmp_path: Path) -> No
         ("GET", "/readyz", 200),
         ("POST", "/v1/admin/cards/card-0/drain", 403),
         ("GET", "/v1/admin/state", 403),
+        ("GET", "/v1/admin/slices", 403),
+        ("POST", "/v1/admin/slices", 403),
+        ("DELETE", "/v1/admin/slices/s", 403),
     ],
 )
 async def test_paths_and_methods(world: World, method: str, path: str, status: int) -> None:

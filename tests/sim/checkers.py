@@ -89,11 +89,12 @@ def all_checks() -> tuple[type[Check], ...]:
         checks_order,
         checks_promises,
         checks_rates,
+        checks_reserves,
         checks_turns,
     )
 
     modules = (
         *(checks_kv, checks_turns, checks_promises, checks_rates),
-        *(checks_budgets, checks_breakers, checks_order),
+        *(checks_budgets, checks_breakers, checks_order, checks_reserves),
     )
     return tuple(kind for module in modules for kind in module.CHECKS)

@@ -9,6 +9,7 @@ from bedplate.core import events as ev
 from tests.sim.book import Turn
 from tests.sim.checkers import Check
 from tests.sim.sequence import Sequence, length, usable
+from tests.sim.shares import Shares
 from tests.sim.things import DROPS_FAILED_MAX, Card, Slot
 
 
@@ -325,7 +326,7 @@ class Retention(Check):
             return
         card = self.book.cards[action.card]
         dropped = card.slots[action.slot]
-        if card.draining or not self._at_rest(dropped):
+        if card.draining or not self.at_rest(dropped) or Shares(self.book).sliced(card.up.model):
             return
         now = self.book.now
         if self.book.tenant_policy(dropped.tenant).card_tokens_max:
@@ -336,7 +337,7 @@ class Retention(Check):
         if dropped.clean:
             return
         for number, slot in enumerate(card.slots):
-            if slot is dropped or slot.op or slot.turn or slot.broken or not self._at_rest(slot):
+            if slot is dropped or slot.op or slot.turn or slot.broken or not self.at_rest(slot):
                 continue
             if self._over(slot) and slot.clean and length(slot.tokens) >= size:
                 complaint = f"{action}: dirty; slot {number} is clean and its lease is over"
@@ -348,7 +349,7 @@ class Retention(Check):
             self.need(session in ended, complaint)
         self.wrong.clear()
 
-    def _at_rest(self, slot: Slot) -> bool:
+    def at_rest(self, slot: Slot) -> bool:
         """A resident of a living session that nobody waits for."""
         usable_kv = slot.session and slot.known and slot.kept and slot.tokens
         if not usable_kv or slot.session in self.progress or slot.session == self.arriving:

@@ -14,6 +14,7 @@ from bedplate.core.limits import PASSED_OVER_MAX, RELEASE_SCAN_MAX
 from bedplate.core.units import SECOND_NS
 from tests.sim.book import Book, Turn
 from tests.sim.checkers import Check
+from tests.sim.shares import Shares
 from tests.sim.things import Card
 
 FASTEST_TOKEN_NS = 1_000
@@ -32,6 +33,7 @@ class Observer:
 
     def __init__(self, book: Book) -> None:
         self.book = book
+        self.shares = Shares(book)
 
     def calm(self) -> bool:
         """No fault, drain or policy change of late."""
@@ -87,6 +89,10 @@ class Observer:
             if session.alive
             for tokens in session.asked.values()
         )
+        model = turn.arrived.model
+        for tenant in self.shares.reserved(model):
+            if tenant != turn.arrived.tenant:
+                asked += self.shares.reserve(tenant, model) * book.policy.block_tokens
         permille = book.policy.lanes[turn.arrived.lane].admit_permille
         return asked * 1000 <= permille * room
 
@@ -121,11 +127,15 @@ class Observer:
         homes = self.bound(turn)
         if homes and up.card not in homes:
             return False
+        if self.shares.sliced(up.model) or self.shares.held_back(turn):
+            return False
+        reserved = self.shares.reserved(up.model)
         used = idle = 0
         for slot in card.slots:
             if slot.op:
                 return False
-            if slot.broken or slot.turn:
+            firm = slot.tenant != turn.arrived.tenant and slot.tenant in reserved
+            if slot.broken or slot.turn or firm:
                 held = max(self.book.held_tokens(card, slot), slot.before_tokens)
                 used += self.blocks(held)
             else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bedplate.core.events import CardUp
 from bedplate.core.ids import CardId, ModelId, TenantId
-from bedplate.core.limits import LanePolicy, Policy, TenantPolicy
+from bedplate.core.limits import LanePolicy, Policy, Slice, TenantPolicy
 from bedplate.core.prices import Prices
 from bedplate.core.units import MILLISECOND_NS, MINUTE_NS, SECOND_NS
 
@@ -88,6 +88,10 @@ def draw(seed: int) -> Options:
         prices = _prices(purse)
         policy = _with_budgets(purse, policy, prices, context)
         later = tuple(_with_budgets(purse, one, prices, context) for one in later)
+    keeper = random.Random(f"reserves {seed}")
+    if keeper.random() < 0.4:
+        policy = _with_reserves(keeper, policy, cards, tenants)
+        later = tuple(_with_reserves(keeper, one, cards, tenants) for one in later)
     return Options(
         seed=seed,
         cards=cards,
@@ -157,6 +161,38 @@ def _openings(seed: int) -> tuple[int, ...]:
     if rng.random() < 0.5:
         return ()
     return tuple(rng.choice((0, 64, 256, 300, 700)) for _ in range(rng.randint(1, 3)))
+
+
+def _with_reserves(
+    rng: random.Random, policy: Policy, cards: tuple[CardUp, ...], tenants: tuple[TenantId, ...]
+) -> Policy:
+    """Return the policy with KV that is kept for some tenants, more than there is now and then."""
+    room = min(sum(c.kv_tokens for c in cards if c.model == model) for model in {cards[0].model})
+    own = {one.tenant: one for one in policy.tenants}
+    for tenant in tenants:
+        if rng.random() < 0.5:
+            before = own.get(tenant, policy.default_tenant._replace(tenant=tenant))
+            reserve = room * rng.choice((5, 10, 25, 60)) // 100
+            own[tenant] = before._replace(
+                reserve_tokens=reserve,
+                lend_tokens=rng.choice((0, reserve // 2, reserve)),
+                pool_reserve_bytes=rng.choice((0, policy.pool_bytes_max // 5)),
+            )
+    begins = 1_000 * SECOND_NS + rng.choice((0, 20, 60)) * SECOND_NS
+    part = Slice(
+        id="s",
+        tenant=rng.choice(tenants),
+        model=cards[0].model,
+        cards=rng.choice((0, 0, 1)),
+        kv_tokens=rng.choice((0, room // 10)),
+        lane=rng.choice((-1, -1, 0)),
+        from_ns=begins,
+        until_ns=begins + rng.choice((10, 60, 10_000)) * SECOND_NS,
+    )
+    return policy._replace(
+        tenants=tuple(own[tenant] for tenant in sorted(own)),
+        slices=(part,) if part.cards or part.kv_tokens else (),
+    )
 
 
 def _card(rng: random.Random, number: int, models: tuple[ModelId, ...]) -> CardUp:

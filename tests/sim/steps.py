@@ -30,6 +30,7 @@ FEW_TOKENS = TenantPolicy(TenantId(""), 0, 0, 0, 20, 0, 0)
 SHORT_SESSIONS = TenantPolicy(TenantId(""), 0, 0, 0, 0, 0, 0, session_total_tokens_max=55)
 LITTLE_A_DAY = TenantPolicy(TenantId(""), 0, 0, 0, 0, 0, 0, day_micro_max=200)
 LITTLE_ON_CARDS = TenantPolicy(TenantId(""), 0, 0, 0, 0, 0, 0, card_tokens_max=40)
+MUCH_KEPT = TenantPolicy(TenantId("t"), 0, 0, 0, 0, 0, 0, reserve_tokens=150)
 POLICY = Policy(
     block_tokens=1,
     lanes=(LANE, LANE, LANE),

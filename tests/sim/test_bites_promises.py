@@ -10,6 +10,7 @@ from bedplate.core.ids import (
     CardId,
     EntryId,
     SlotId,
+    TenantId,
     TurnId,
 )
 from bedplate.core.units import SECOND_NS
@@ -20,6 +21,7 @@ from tests.sim.steps import (
     LITTLE_A_DAY,
     LITTLE_ON_CARDS,
     MORE,
+    MUCH_KEPT,
     ONE,
     ONE_A_MINUTE,
     POLICY,
@@ -159,6 +161,22 @@ WRONG: dict[str, tuple[str, list[Step]]] = {
             (ev.PolicyChanged(POLICY._replace(default_tenant=LITTLE_ON_CARDS)), []),
             *ONE[1:],
             (arrives("b", "r"), [runs("b", "r", 1)]),
+        ],
+    ),
+    "kept: a turn of another tenant begins in what is kept": (
+        "kept",
+        [
+            (ev.PolicyChanged(POLICY._replace(tenants=(MUCH_KEPT,))), []),
+            *(ONE[1], *[TICK] * 6),
+            (arrives("a", tenant=TenantId("u"), prompt_tokens=60), [runs("a")]),
+        ],
+    ),
+    "floor: idle KV within a reserve goes for a tenant that has none": (
+        "floor",
+        [
+            (ev.PolicyChanged(POLICY._replace(tenants=(MUCH_KEPT,))), []),
+            *(ONE[1], *[TICK] * 6, *ONE[2:]),
+            (arrives("b", "r", tenant=TenantId("u")), [drops()]),
         ],
     ),
     "breakers: a turn begins on a card that is left alone": (

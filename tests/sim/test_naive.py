@@ -8,12 +8,13 @@ from tests.sim.checkers import Checkers, all_checks
 from tests.sim.checks_breakers import Breakers
 from tests.sim.checks_budgets import Budgets
 from tests.sim.checks_kv import OnCards
+from tests.sim.checks_reserves import Floor, Kept
 from tests.sim.naive import Naive
 from tests.sim.options import draw
 from tests.sim.world import World
 
-KINDS = [kind for kind in all_checks() if kind not in (Budgets, Breakers, OnCards)]
-"""Naive knows no budgets, no breakers, no limits of KV on cards."""
+KINDS = [kind for kind in all_checks() if kind not in (Budgets, Breakers, OnCards, Kept, Floor)]
+"""Naive knows no budgets, no breakers, no limits of KV on cards, no reserves."""
 
 
 @pytest.mark.parametrize("seed", range(0, 400, 20))

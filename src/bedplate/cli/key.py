@@ -140,7 +140,7 @@ def expire(
     with _store(_loaded(config, data_dir)) as store:
         states = {info.credential.key_id: info.state(now_ns) for info in store.list()}
         store.expire(key, at_ns=at_ns)
-    done = "set to no end" if at_ns == 0 else f"ends {_when(at_ns)}"
+    done = "set to no end" if at_ns == 0 else f"ends {when(at_ns)}"
     if states[key] == "expired":
         done += "; it had expired and works again"
     _print_done(key, done, as_json=json)
@@ -212,8 +212,8 @@ def _row(info: KeyInfo, now_ns: int) -> dict[str, object]:
         "models": list(credential.models),
         "admin": credential.admin,
         "state": info.state(now_ns),
-        "created": _when(info.created_ns),
-        "expires": _when(credential.expires_ns) if credential.expires_ns else None,
+        "created": when(info.created_ns),
+        "expires": when(credential.expires_ns) if credential.expires_ns else None,
     }
 
 
@@ -225,5 +225,6 @@ def _cell(value: object) -> object:
     return value
 
 
-def _when(time_ns: int) -> str:
+def when(time_ns: int) -> str:
+    """Return a time as text, to the second, in UTC."""
     return datetime.fromtimestamp(time_ns // SECOND_NS, UTC).isoformat().replace("+00:00", "Z")

@@ -40,6 +40,7 @@ COMMANDS = (
     "demo",
     "sessions",
     "key",
+    "slice",
     "config",
     "bill",
     "audit",

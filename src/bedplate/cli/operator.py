@@ -84,14 +84,19 @@ def find(data_dir: Path) -> Operator:
         raise ConfigError(f"Cannot read {path}: {error}") from error
 
 
-def call(operator: Operator, method: str, path: str) -> Any:
-    """Call an endpoint of the running service and return the decoded answer.
+def call(operator: Operator, method: str, path: str, body: object = None) -> Any:
+    """Call an endpoint of the running service, with a JSON body if there is one.
+
+    Returns the decoded answer.
 
     Raises:
         EngineLost: nobody answers; the service was killed, or is still starting.
         ConfigError: the service refuses; the message is its own.
     """
-    request = urllib.request.Request(operator.url + path, method=method)
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(operator.url + path, data, method=method)
+    if data is not None:
+        request.add_header("Content-Type", "application/json")
     request.add_header("Authorization", f"Bearer {operator.key}")
     context = ssl.create_default_context(cafile=operator.certificate)
     context.check_hostname = False  # the file names the certificate itself

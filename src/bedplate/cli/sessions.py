@@ -110,6 +110,7 @@ def _print_cards(state: dict[str, Any]) -> None:
             one["tenant"],
             one["sessions"],
             one["inflight"],
+            _kv(one),
             _money(one["day_micro"], one["day_micro_max"]),
             _money(one["month_micro"], one["month_micro_max"]),
             _money(one["reserved_micro"], 0),
@@ -117,12 +118,19 @@ def _print_cards(state: dict[str, Any]) -> None:
         for one in state["tenants"]
     ]
     if tenants:
-        columns = ("tenant", "sessions", "turns", "spent today", "this month", "reserved")
-        print_table(columns, tenants)
+        held = ("tenant", "sessions", "turns", "KV tokens")
+        print_table((*held, "spent today", "this month", "reserved"), tenants)
     pool = state["pool"]
     if pool["total_bytes"]:
         used, total = pool["used_bytes"] >> 20, pool["total_bytes"] >> 20
         print_text(f"pool: {used:,} of {total:,} MiB in {pool['entries']} entries\n")
+
+
+def _kv(tenant: dict[str, Any]) -> str:
+    """Say what a tenant holds on cards, of how much, and how many alarm levels that reached."""
+    most = f"/{tenant['card_tokens_max']:,}" if tenant["card_tokens_max"] else ""
+    level = f" level {tenant['level']}" if tenant["level"] else ""
+    return f"{tenant['card_tokens']:,}{most}{level}"
 
 
 def _money(micro: int, limit_micro: int) -> str:
@@ -135,7 +143,9 @@ def _card_state(card: dict[str, Any]) -> str:
     if not card["up"]:
         return "down"
     if not card["draining"]:
-        return {"closed": "up", "half_open": "one tries it", "open": "left alone"}[card["breaker"]]
+        states = {"closed": "up", "half_open": "one tries it", "open": "left alone"}
+        part = f", slice {card['slice']}" if card["slice"] else ""
+        return states[card["breaker"]] + part
     return "draining" if card["running"] or card["slots_held"] else "out"
 
 

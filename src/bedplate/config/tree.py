@@ -29,24 +29,18 @@ from bedplate.config.fields import (
     BlockTokens,
     Bytes,
     Count,
-    Limit,
     LocalPath,
-    Micro,
     Name,
     Percent,
-    PerMinute,
     Price,
     Seconds,
     Section,
     TokenLimit,
-    TokenSum,
-    Weight,
-    Zone,
     to_ns,
 )
 from bedplate.config.lanes import LaneConfig, LanesConfig
-from bedplate.core.ids import TenantId
-from bedplate.core.limits import Policy, TenantPolicy
+from bedplate.config.tenants import TenantConfig, TenantLimits, check_limits
+from bedplate.core.limits import Policy
 from bedplate.core.prices import DEFAULT_PRICES, Prices
 
 __all__ = [
@@ -163,86 +157,6 @@ class PoolConfig(Section):
         if self.enabled and self.size_bytes == 0:
             raise ValueError("size_bytes is 0; to run without a pool set enabled = false")
         return self
-
-
-class TenantLimits(Section):
-    """Limits of each tenant that sets none of its own; 0 means no limit."""
-
-    running_max: Limit = Field(default=0, description="Turns on cards at once.")
-    inflight_max: Limit = Field(default=0, description="Turns accepted and not ended.")
-    requests_per_minute: PerMinute = Field(default=0, description="Requests, evenly refilled.")
-    tokens_per_minute: PerMinute = Field(
-        default=0, description="Tokens in and out, evenly refilled."
-    )
-    session_tokens_max: TokenLimit = Field(default=0, description="Longest context of one session.")
-    pool_bytes_max: Bytes = Field(default=0, description="KV in the pool.")
-    weight: Weight = Field(default=1, description="Share of a lane against other tenants.")
-    day_micro_max: Micro = Field(default=0, description="Money of a day, in millionths.")
-    month_micro_max: Micro = Field(default=0, description="Money of a month, in millionths.")
-    session_micro_max: Micro = Field(default=0, description="Money of one session, in millionths.")
-    session_total_tokens_max: TokenSum = Field(
-        default=0, description="Tokens in and out of one session, all its turns together."
-    )
-    zone: Zone = Field(default="UTC", description="Time zone of days and months.")
-    card_tokens_max: TokenLimit = Field(default=0, description="KV on cards, in tokens.")
-
-    def policy(self, tenant: str) -> TenantPolicy:
-        """Return the limits as core wants them, for one tenant ("" is the default entry)."""
-        return TenantPolicy(
-            tenant=TenantId(tenant),
-            running_max=self.running_max,
-            inflight_max=self.inflight_max,
-            requests_per_minute=self.requests_per_minute,
-            tokens_per_minute=self.tokens_per_minute,
-            session_tokens_max=self.session_tokens_max,
-            pool_bytes_max=self.pool_bytes_max,
-            weight=self.weight,
-            day_micro_max=self.day_micro_max,
-            month_micro_max=self.month_micro_max,
-            session_micro_max=self.session_micro_max,
-            session_total_tokens_max=self.session_total_tokens_max,
-            zone=self.zone,
-            card_tokens_max=self.card_tokens_max,
-        )
-
-
-class TenantConfig(Section):
-    """One tenant. A limit that is left out is that of `[defaults]`."""
-
-    id: Name = Field(description="The tenant in keys, records and bills; unique.")
-    name: str = Field(default="", max_length=200, description="The tenant for people.")
-    running_max: Limit | None = Field(default=None, description="Turns on cards at once.")
-    inflight_max: Limit | None = Field(default=None, description="Turns accepted and not ended.")
-    requests_per_minute: PerMinute | None = Field(
-        default=None, description="Requests, evenly refilled."
-    )
-    tokens_per_minute: PerMinute | None = Field(
-        default=None, description="Tokens in and out, evenly refilled."
-    )
-    session_tokens_max: TokenLimit | None = Field(
-        default=None, description="Longest context of one session."
-    )
-    pool_bytes_max: Bytes | None = Field(default=None, description="KV in the pool.")
-    weight: Weight | None = Field(
-        default=None, description="Share of a lane against other tenants."
-    )
-    day_micro_max: Micro | None = Field(default=None, description="Money of a day, in millionths.")
-    month_micro_max: Micro | None = Field(
-        default=None, description="Money of a month, in millionths."
-    )
-    session_micro_max: Micro | None = Field(
-        default=None, description="Money of one session, in millionths."
-    )
-    session_total_tokens_max: TokenSum | None = Field(
-        default=None, description="Tokens in and out of one session, all its turns together."
-    )
-    zone: Zone | None = Field(default=None, description="Time zone of days and months.")
-    card_tokens_max: TokenLimit | None = Field(default=None, description="KV on cards, in tokens.")
-
-    def policy(self, defaults: TenantLimits) -> TenantPolicy:
-        """Return the tenant's limits as core wants them."""
-        own = self.model_dump(include=set(TenantLimits.model_fields), exclude_none=True)
-        return defaults.model_copy(update=own).policy(self.id)
 
 
 class JournalConfig(Section):
@@ -381,6 +295,26 @@ class Config(Section):
                     f"engine {engine.name}: kv_tokens {engine.kv_tokens} is less than one block; "
                     f"pool.block_tokens is {self.pool.block_tokens}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _reserves_fit(self) -> Self:
+        limits = [tenant.policy(self.defaults) for tenant in self.tenants]
+        check_limits(limits)
+        reserved = sum(one.reserve_tokens for one in limits)
+        for engine in self.engines:
+            room = engine.kv_tokens * len(engine.card_names)
+            if reserved > room:
+                raise ValueError(
+                    f"tenant.reserve_tokens: {reserved} in all, more than the {room} tokens that "
+                    f"the cards of engine {engine.name} hold"
+                )
+        kept = sum(one.pool_reserve_bytes for one in limits)
+        if kept and self.pool.enabled and kept > self.pool.size_bytes:
+            raise ValueError(
+                f"tenant.pool_reserve_bytes: {kept} in all, more than pool.size_bytes "
+                f"{self.pool.size_bytes}"
+            )
         return self
 
     @model_validator(mode="after")

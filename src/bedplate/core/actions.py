@@ -130,7 +130,7 @@ class ClearTimer(NamedTuple):
 class Alarm(NamedTuple):
     """An operator should know: a water level was crossed, or something broke.
 
-    `kind`: card_kv | pool (`level` counts levels reached, 0 = all clear) | card_down |
+    `kind`: card_kv | tenant_kv | pool (`level` counts levels reached, 0 = all clear) | card_down |
     slot_broken | pool_entry_stuck | block_size_kept | breaker (1 open, 0 closed again) |
     budget_day | budget_month (1: 80 % spent, 2: all).
     """

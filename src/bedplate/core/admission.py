@@ -10,6 +10,9 @@ one that waits; one that still has its lease does so when the other has waited f
 `ADMIT_PATIENCE_NS`, for it may never return. It keeps its KV while there is space, and asks again
 when it does. A session is
 always admitted when no other is, so that one larger than its lane's share can run.
+
+What is kept of a tenant's reserve counts as admitted for all others. A session within its tenant's
+reserve is always admitted, and those of tenants above theirs step back for it at once.
 """
 
 from __future__ import annotations
@@ -18,10 +21,12 @@ from collections.abc import Iterator
 from itertools import islice
 
 from bedplate.core import lane as line
+from bedplate.core import shares
 from bedplate.core.eviction import yield_room
 from bedplate.core.lease import expired
 from bedplate.core.limits import ADMIT_PATIENCE_NS, RELEASE_SCAN_MAX
 from bedplate.core.ready import enqueue
+from bedplate.core.shares import Share
 from bedplate.core.state import State
 from bedplate.core.states import QUEUED, Branch, Group, Session, Turn
 
@@ -47,25 +52,43 @@ def reserve(branch: Branch, tokens: int) -> None:
     """Set the branch's part of its session's reservation."""
     assert branch.session.admitted
     assert tokens >= 0
-    branch.group.admitted_tokens += tokens - branch.reserved_tokens
+    shares.admit(branch.share, tokens - branch.reserved_tokens)
     branch.reserved_tokens = tokens
     assert branch.group.admitted_tokens >= 0
 
 
 def admit(state: State, group: Group) -> None:
-    """Admit waiting sessions in order while they fit.
+    """Admit waiting sessions in order while they fit; one within a reserve may pass others.
 
     Cost: RELEASE_SCAN_MAX sessions at most, and the idle ones that could step back for them.
     """
     for _ in range(RELEASE_SCAN_MAX):
-        turn = line.first(state, group, group.admit_queues)
+        turn = _next(state, group)
         if turn is None:
-            return
-        if not state.rules.fits(state, group, turn):
-            _wake_later(state, group, turn)
             return
         line.remove(group.admit_queues, turn)
         _enter(state, turn)
+
+
+def _next(state: State, group: Group) -> Turn | None:
+    """Return the next turn whose session is admitted now."""
+    first: Turn | None = None
+    heads = line.heads(state, group, group.admit_queues)
+    for _, _, turn in islice(heads, RELEASE_SCAN_MAX if group.kept_tokens else 1):
+        if first is None or _within(turn):
+            if state.rules.fits(state, group, turn):
+                return turn
+            if first is None:
+                first = turn
+                _wake_later(state, group, turn)
+    return None
+
+
+def _within(turn: Turn) -> bool:
+    """Tell whether the admitted sessions of the turn's tenant, this one too, are in its reserve."""
+    share = turn.branch.share
+    need = turn.prompt_tokens + turn.limit_tokens
+    return share.admitted_tokens + need <= shares.entitled_tokens(share)
 
 
 def _enter(state: State, turn: Turn) -> None:
@@ -86,23 +109,32 @@ def _held_tokens(branch: Branch) -> int:
 
 
 def fits(state: State, group: Group, turn: Turn) -> bool:
-    """Make idle sessions without a lease step back; tell whether the turn's session fits."""
+    """Make idle sessions without a lease step back; tell whether the turn's session fits.
+
+    What is kept of other tenants' reserves counts as taken. A session within its own tenant's
+    reserve always fits.
+    """
     session = turn.branch.session
     if session.admitted:
         return True
     need = turn.prompt_tokens + turn.limit_tokens
+    share = turn.branch.share
+    own = _within(turn)
     room = group.capacity_tokens * state.policy.lanes[turn.lane].admit_permille // 1000
-    if group.admitted_tokens + need <= room:
+    spoken = group.admitted_tokens + group.kept_tokens - share.kept_tokens
+    if spoken + need <= room:
         return True
-    need += group.admitted_tokens - room
+    need += spoken - room
     chosen: list[Session] = []
-    for idle in _may_step_back(state, group, turn):
+    for idle in _may_step_back(state, group, turn, hurry=own):
         if need <= 0:
             break
-        chosen.append(idle)
-        need -= _reserved(group, idle)
-    enough = need <= 0 or sum(_reserved(group, idle) for idle in chosen) == group.admitted_tokens
-    if not enough:
+        freed = _may_free(group, idle, share)
+        if freed:
+            chosen.append(idle)
+            need -= freed
+    alone = sum(_reserved(group, idle) for idle in chosen) == group.admitted_tokens
+    if need > 0 and not own and not alone:
         return False
     for idle in chosen:
         yield_room(state, group, idle)
@@ -111,9 +143,21 @@ def fits(state: State, group: Group, turn: Turn) -> bool:
     return True
 
 
-def _may_step_back(state: State, group: Group, turn: Turn) -> Iterator[Session]:
-    """Yield idle sessions in the order in which they make room for a waiting turn."""
-    impatient = state.now_ns - turn.since_ns >= ADMIT_PATIENCE_NS
+def _may_free(group: Group, idle: Session, taker: Share) -> int:
+    """Return how much room it makes when an idle session steps back; none below a reserve."""
+    freed = _reserved(group, idle)
+    share = group.shares[idle.tenant.id]
+    reserve = shares.entitled_tokens(share)
+    keeps = reserve and share is not taker and share.admitted_tokens - freed < reserve
+    return 0 if keeps else freed
+
+
+def _may_step_back(state: State, group: Group, turn: Turn, *, hurry: bool) -> Iterator[Session]:
+    """Yield idle sessions in the order in which they make room for a waiting turn.
+
+    For one in a hurry leases do not count.
+    """
+    impatient = hurry or state.now_ns - turn.since_ns >= ADMIT_PATIENCE_NS
     for lane in (2, 1, 0):
         leased = 0
         for idle in group.idle[lane].values():

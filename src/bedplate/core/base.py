@@ -100,6 +100,7 @@ class Base:
             state.stirred.clear()
         water.look(state)
         state.touched.clear()
+        state.moved.clear()
         state.arm_timer()
         actions = tuple(state.actions)
         state.actions = []
@@ -124,6 +125,8 @@ def _due(state: State, kind: str, subject: str) -> None:
         sessions.idle_deadline(state, subject)
     elif kind == "prefix":
         prefixes.idle_deadline(state, subject)
+    elif kind == "slice":
+        cards.slice_due(state, state.groups[ModelId(subject)])
     elif kind == "admit":
         group = state.groups[ModelId(subject)]
         group.wake_ns = 0

@@ -16,7 +16,7 @@ ADR 0011 protects one turn from the card that failed it; the breaker protects al
 
 from __future__ import annotations
 
-from bedplate.core import cards, settle
+from bedplate.core import leaving, settle
 from bedplate.core.actions import Alarm
 from bedplate.core.card import touch
 from bedplate.core.dispatch import leave_slot
@@ -71,7 +71,8 @@ def _open(state: State, card: Card) -> None:
     placed = list(card.placed.values())
     for turn in placed:
         leave_slot(state, turn)
-    bound = cards.unbind(card)
+    bound = list(card.bound.values())
+    leaving.unbind(bound)
     for turn in placed:
         settle.requeue(state, turn)
     for turn in bound:

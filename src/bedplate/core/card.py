@@ -15,6 +15,7 @@ import heapq
 from collections.abc import Callable
 from typing import TypeVar
 
+from bedplate.core import shares
 from bedplate.core.ids import TurnId
 from bedplate.core.lease import charge
 from bedplate.core.limits import BATCH
@@ -53,7 +54,8 @@ def book(state: State, slot: Slot, blocks: int) -> None:
     if slot.turn is not None:
         card.busy_blocks += blocks - slot.blocks
     if slot.branch is not None:
-        slot.branch.session.tenant.card_blocks += blocks - slot.blocks
+        busy = slot.turn is not None
+        shares.hold(card, slot.branch.share, blocks - slot.blocks, busy=busy)
     slot.blocks = blocks
     assert 0 <= card.used_blocks <= card.total_blocks, card.id
     assert 0 <= card.dropping_blocks <= card.used_blocks, card.id
@@ -67,13 +69,13 @@ def claim(turn: Turn, slot: Slot, blocks: int) -> None:
     assert spare_blocks(card) >= blocks, card.id
     turn.claim_blocks = blocks
     card.claimed_blocks += blocks
-    turn.branch.session.tenant.card_blocks += blocks
+    shares.hold(card, turn.branch.share, blocks, busy=True)
 
 
 def unclaim(turn: Turn, card: Card) -> None:
     """Take a promise back, to use it or because the turn goes away."""
     card.claimed_blocks -= turn.claim_blocks
-    turn.branch.session.tenant.card_blocks -= turn.claim_blocks
+    shares.hold(card, turn.branch.share, -turn.claim_blocks, busy=True)
     turn.claim_blocks = 0
     assert card.claimed_blocks >= 0, card.id
 
@@ -105,6 +107,8 @@ def occupy(slot: Slot, turn: Turn) -> None:
     assert slot.turn is None
     slot.turn = turn
     slot.card.busy_blocks += slot.blocks
+    if slot.branch is not None:
+        shares.run(slot.card, slot.branch.share, slot.blocks)
     unshelve(slot)
     if slot.card.breaker == BREAKER_HALF and not slot.card.probe:
         slot.card.probe = turn.id
@@ -118,6 +122,8 @@ def leave(slot: Slot) -> None:
     slot.turn = None
     slot.card.busy_blocks -= slot.blocks
     assert slot.card.busy_blocks >= 0
+    if slot.branch is not None:
+        shares.run(slot.card, slot.branch.share, -slot.blocks)
     if slot.state == FREE:
         heapq.heappush(slot.card.free, slot.id)
     elif slot.state == HELD:
@@ -144,7 +150,7 @@ def disown(slot: Slot) -> None:
     unshelve(slot)
     branch = slot.branch
     if branch is not None:
-        branch.session.tenant.card_blocks -= slot.blocks
+        shares.hold(slot.card, branch.share, -slot.blocks, busy=False)
         if branch.slot is slot:
             branch.slot = None
         slot.branch = None
@@ -161,6 +167,14 @@ def can_open(card: Card) -> bool:
     if card.breaker == BREAKER_OPEN or (card.breaker == BREAKER_HALF and card.probe):
         return False
     return card.prompt_streams == 0 or card.prompt_tokens < prompt_budget(card)
+
+
+def open_to(card: Card, turn: Turn) -> bool:
+    """Tell whether the card takes a turn of this tenant and lane: one of a slice takes its own."""
+    part = card.slice
+    if part is None:
+        return True
+    return part.tenant == turn.branch.session.tenant.id and part.lane in (-1, turn.lane)
 
 
 def prompt_budget(card: Card) -> int:
@@ -255,7 +269,8 @@ def first_by_load(
 ) -> Found | None:
     """Return what `attempt` makes of the first card that it can use, least loaded first.
 
-    Up to `tries` cards are tried, of those that take sessions of `min_tokens` and can start a turn;
+    Up to `tries` cards are tried, of those in no slice that take sessions of `min_tokens` and can
+    start a turn;
     `attempt` changes nothing. Stale heap entries met on the way are dropped, live ones are kept.
     Cost: O(tries log cards).
     """
@@ -267,7 +282,7 @@ def first_by_load(
         card = group.cards[item[3]]
         if can_open(card) and rank(card) == item and item not in kept:
             kept.append(item)
-            if takes(card, min_tokens):
+            if card.slice is None and takes(card, min_tokens):
                 tries -= 1
                 found = attempt(card)
     for item in kept:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from bedplate.core import pool, retention, settle
+from bedplate.core import leaving, pool, settle, shares, slices
 from bedplate.core import tenant as limits
 from bedplate.core.actions import Alarm
-from bedplate.core.card import empty_slot, held_by, touch
+from bedplate.core.card import empty_slot, touch
 from bedplate.core.dispatch import leave_slot
 from bedplate.core.events import CardDown, CardDraining, CardReport, CardUp, PolicyChanged
 from bedplate.core.ids import SlotId
-from bedplate.core.ready import dequeue
 from bedplate.core.state import State
 from bedplate.core.states import (
-    BEHIND,
     BREAKER_HALF,
     BREAKER_OPEN,
     STORING,
     Card,
     Group,
     Slot,
-    Turn,
 )
 from bedplate.core.units import blocks_for
 
@@ -37,6 +34,7 @@ def up(state: State, event: CardUp) -> None:
     group = state.groups.get(event.model)
     if group is None:
         group = state.groups[event.model] = Group(event.model, state.policy.block_tokens)
+        shares.enlist(state, group)
     if card is not None and card.up:
         _lose(state, card, "restarted")
     if card is None or card.group is not group:
@@ -84,7 +82,7 @@ def down(state: State, event: CardDown) -> None:
 
 def _lose(state: State, card: Card, reason: str) -> None:
     card.up = False
-    unbind(card)
+    leaving.unbind(list(card.bound.values()))
     turns = list(card.placed.values())
     active = [slot.turn for slot in card.slots if slot.turn is not None]
     turns += [turn for turn in active if turn.id not in card.placed]
@@ -104,15 +102,6 @@ def _lose(state: State, card: Card, reason: str) -> None:
         settle.store_over(state, branch)
 
 
-def unbind(card: Card) -> list[Turn]:
-    """Take the turns that wait for exactly this card out of their line."""
-    bound = list(card.bound.values())
-    for turn in bound:
-        dequeue(turn)
-        turn.state = BEHIND
-    return bound
-
-
 def draining(state: State, event: CardDraining) -> None:
     """Take a card out, or back in, without cutting anything; the mark outlives its process.
 
@@ -129,25 +118,7 @@ def draining(state: State, event: CardDraining) -> None:
     touch(state, card)
     if not event.on:
         return
-    placed = list(card.placed.values())
-    for turn in placed:
-        leave_slot(state, turn)
-    bound = unbind(card)
-    for slot in card.slots:
-        if held_by(slot):
-            vacate(state, slot)
-    for turn in placed:
-        settle.requeue(state, turn)
-    for turn in bound:
-        settle.next_turn(state, turn.branch)
-
-
-def vacate(state: State, slot: Slot) -> None:
-    """Move an idle slot of a draining card to the pool; without room there, drop it."""
-    storable = slot.card.kv == "full" and slot.dirty and state.policy.pool_bytes_max > 0
-    if storable and retention.store_slot(state, slot) != retention.NEVER:
-        return
-    retention.drop_slot(state, slot)
+    leaving.clear(state, card)
 
 
 def report(state: State, event: CardReport) -> None:
@@ -174,7 +145,9 @@ def policy_changed(state: State, event: PolicyChanged) -> None:
     for tenant in state.tenants.values():
         limits.refill(tenant, state.now_ns)
         limits.change(tenant, state.tenant_policy(tenant.id))
+        state.moved[tenant.id] = tenant
     for group in state.groups.values():
+        shares.enlist(state, group)
         recount(state, group)
 
 
@@ -191,11 +164,20 @@ def _resize_blocks(state: State, before: int) -> None:
         turn.need_blocks = blocks_for(turn.prompt_tokens + turn.limit_tokens, block)
 
 
+def slice_due(state: State, group: Group) -> None:
+    """A slice of the group begins or ends."""
+    group.slice_ns = 0
+    shares.enlist(state, group)
+    recount(state, group)
+
+
 def recount(state: State, group: Group) -> None:
-    """Renew what a group's cards and the pool can hold together, in tokens."""
+    """Renew whose a group's cards are, and what they and the pool can hold together, in tokens."""
     block = state.policy.block_tokens
     alive = [card for card in group.cards if card.up]
     serving = [card for card in alive if not card.draining]
+    slices.renew(state, group)
+    shares.recount(state, group)
     room = sum(card.total_blocks * block for card in serving)
     if group.bytes_per_token and any(card.kv == "full" for card in serving):
         room += state.policy.pool_bytes_max // group.bytes_per_token

@@ -5,7 +5,7 @@ Drop, dropped, load, loaded, dispatch, in this order on each slot.
 
 from __future__ import annotations
 
-from bedplate.core import fairness, pool, prefixes
+from bedplate.core import fairness, pool, prefixes, shares
 from bedplate.core.actions import Dispatch, LoadKv
 from bedplate.core.card import book, claim, commit, leave, occupy, touch, unclaim
 from bedplate.core.eviction import give_up
@@ -47,8 +47,9 @@ def start(state: State, turn: Turn, way: Plan) -> None:
     turn.load = way.load
     if way.load is not None:
         pool.pin(way.load)
-    branch.session.tenant.waiting[turn.lane] -= 1
+    shares.wait(turn, -1)
     branch.session.tenant.running += 1
+    state.moved[branch.session.tenant.id] = branch.session.tenant
     fairness.charge_start(turn)
     card.running += 1
     card.group.running += 1
@@ -189,6 +190,7 @@ def leave_slot(state: State, turn: Turn) -> Slot:
     card.group.running -= 1
     tenant = turn.branch.session.tenant
     tenant.running -= 1
+    state.moved[tenant.id] = tenant
     if tenant.policy.running_max or tenant.policy.card_tokens_max:
         for group in state.groups.values():  # its limit spans models
             state.stir(group)

@@ -17,7 +17,7 @@ is lifted to the lane's floor, the least virtual service seen at the latest star
 service by being away.
 
 While a tenant waits, it has got at most a quantum, and what one turn costs on each card, less than
-any other of the same weight (INV-12).
+any other of the same weight (INV-14).
 """
 
 from __future__ import annotations
@@ -98,8 +98,16 @@ def charge_end(turn: Turn, *, cached_tokens: int, area_card: int) -> None:
     turn.charged = 0
 
 
+def charge_rest(branch: Branch, area_card: int) -> None:
+    """Charge KV that a branch held on a card since its last turn, which no turn will be charged."""
+    _add_to(branch, branch.session.lane, area_card // RENT_NS)
+
+
 def _add(turn: Turn, cost: int) -> None:
-    branch = turn.branch
+    _add_to(turn.branch, turn.lane, cost)
+
+
+def _add_to(branch: Branch, lane: int, cost: int) -> None:
     tenant: Tenant = branch.session.tenant
-    served = branch.group.virtual[turn.lane]
+    served = branch.group.virtual[lane]
     served[tenant.id] = served.get(tenant.id, 0) + cost * SCALE // tenant.policy.weight

@@ -7,7 +7,9 @@ once, for tests, for snapshots and after recovery. Cost: O(state).
 from __future__ import annotations
 
 from bedplate.core.base import Base
+from bedplate.core.card import open_to
 from bedplate.core.limits import LANE_NAMES
+from bedplate.core.shares import Share
 from bedplate.core.state import State
 from bedplate.core.states import (
     BEHIND,
@@ -44,6 +46,7 @@ def check(base: Base) -> None:
         _turn(turn)
     for group in state.groups.values():
         _group(state, group)
+        _shares(state, group)
     _sessions(state)
     _pool(state)
     _tenants(state)
@@ -127,6 +130,68 @@ def _group(state: State, group: Group) -> None:
     _require(reserved == group.admitted_tokens, "INV-10", group.model)
 
 
+def _shares(state: State, group: Group) -> None:
+    common = [c for c in group.cards if c.up and not c.draining and c.slice is None]
+    _require({c.id for c in common} == {c.id for c in group.cards if c.common}, "INV-13", "cards")
+    for card in group.cards:
+        turn = card.kept_for
+        _require(turn is None or (turn.kept is card and turn.state == READY), "INV-13", card.id)
+    _slices(state, group)
+    blocks = sum(card.total_blocks for card in common)
+    _require(blocks == group.common_blocks, "INV-13", group.model)
+    parts = list(group.shares.values())
+    for share in parts:
+        _share(state, share, common)
+    _require(sum(s.busy_blocks for s in parts) == group.busy_blocks, "INV-13", group.model)
+    _require(sum(s.kept_blocks for s in parts) == group.kept_blocks, "INV-13", group.model)
+    _require(sum(s.kept_tokens for s in parts) == group.kept_tokens, "INV-13", group.model)
+    _require(sum(s.reserve_blocks for s in parts) == group.reserve_blocks, "INV-13", group.model)
+
+
+def _slices(state: State, group: Group) -> None:
+    now_ns = state.now_ns
+    for card in group.cards:
+        if card.slice is not None:
+            _require(card.slice in state.policy.slices, "INV-15", card.id)
+            _require(card.up and not card.draining, "INV-15", card.id)
+            for turn in [*card.placed.values(), *card.bound.values()]:
+                _require(open_to(card, turn), "INV-15", turn.id)
+    short = 0
+    for part in state.policy.slices:
+        if part.model == group.model and part.from_ns <= now_ns < part.until_ns:
+            have = sum(1 for card in group.cards if card.slice == part)
+            _require(have <= part.cards, "INV-15", part.id)
+            short += part.cards - have
+    spare = [c for c in group.cards if c.up and not c.draining and c.slice is None]
+    _require(not short or not spare, "INV-15", group.model)
+
+
+def _share(state: State, share: Share, common: list[Card]) -> None:
+    name = f"{share.tenant.id} in {share.group.model}"
+    slots = [s for card in common for s in card.slots if s.branch and s.branch.share is share]
+    placed = [t for card in common for t in card.placed.values() if t.branch.share is share]
+    claims = sum(turn.claim_blocks for turn in placed)
+    _require(sum(s.blocks for s in slots) + claims == share.held_blocks, "INV-13", name)
+    busy = sum(slot.blocks for slot in slots if slot.turn is not None)
+    _require(busy + claims == share.busy_blocks, "INV-13", name)
+    mine = [turn for turn in state.turns.values() if turn.branch.share is share]
+    _require(sum(1 for t in mine if t.state in WAITING) == share.waiting, "INV-13", name)
+    reserved = sum(
+        branch.reserved_tokens
+        for session in state.sessions.values()
+        for branch in session.branches.values()
+        if branch.share is share
+    )
+    _require(reserved == share.admitted_tokens, "INV-13", name)
+    protected = share.reserve_blocks - (0 if share.waiting else share.lend_blocks)
+    _require(share.kept_blocks == max(0, protected - busy - claims), "INV-13", name)
+    cards = [card for card in share.group.cards if card.slice is not None]
+    own = sum(c.total_blocks for c in cards if c.slice and c.slice.tenant == share.tenant.id)
+    _require(own * share.group.block_tokens == share.own_tokens, "INV-13", name)
+    tokens = (protected + own) * share.group.block_tokens - reserved
+    _require(share.kept_tokens == max(0, tokens), "INV-13", name)
+
+
 def _sessions(state: State) -> None:
     for tenant in state.tenants.values():
         own = [s for s in state.sessions.values() if s.tenant is tenant and not s.closing]
@@ -194,6 +259,9 @@ def _tenants(state: State) -> None:
         own = [s for s in slots if s.branch is not None and s.branch.session.tenant is tenant]
         blocks = sum(s.blocks for s in own) + sum(t.claim_blocks for t in mine)
         _require(blocks == tenant.card_blocks, "INV-11", tenant.id)
+        busy = sum(s.blocks for s in own if s.turn is not None)
+        busy += sum(turn.claim_blocks for turn in mine)
+        _require(busy == tenant.busy_blocks, "INV-11", tenant.id)
         shelf = {id(s) for s in own if s.state in (HELD, STORING) and s.turn is None}
         _require(shelf == {id(s) for s in tenant.shelf.values()}, "INV-11", tenant.id)
         running = sum(1 for t in mine if t.state in (PLACED, LOADING, RUNNING))

@@ -9,6 +9,7 @@ from bedplate.core.cards import recount
 from bedplate.core.dispatch import advance, dispatch, leave_slot, scrap_slot
 from bedplate.core.events import EntryDropped, KvDropped, KvFailed, KvLoaded, KvStored
 from bedplate.core.ids import CardId, EntryId, SlotId
+from bedplate.core.leaving import must_go, must_leave
 from bedplate.core.placement import shared_tokens
 from bedplate.core.retention import drop_slot, hold, retry_stores
 from bedplate.core.state import State
@@ -60,7 +61,7 @@ def _store_over(state: State, slot: Slot) -> None:
     slot.state = HELD
     branch = slot.branch
     assert branch is not None
-    if slot.card.draining:
+    if must_go(slot):
         drop_slot(state, slot)
     else:
         touch(state, slot.card)
@@ -182,7 +183,7 @@ def _load_done(state: State, turn: Turn, tokens: int) -> None:
     slot.shared_tokens = min(tokens, shared_tokens(entry, turn))
     if entry.prefix is not None:  # what is loaded is the turn's own opening
         turn.reuse_tokens = max(turn.reuse_tokens, slot.shared_tokens)
-    if not turn.end_reason and not slot.card.draining:
+    if not turn.end_reason and not must_leave(slot.card, turn):
         dispatch(state, turn)
         return
     own = branch.entry is entry and entry.state == STORED and not branch.session.closing

@@ -74,13 +74,6 @@ def heads(state: State, group: Group, waiting: Line) -> Iterator[tuple[int, Plac
             yield lane, where, turn
 
 
-def first(state: State, group: Group, waiting: Line) -> Turn | None:
-    """Return the turn that goes first, None when nothing waits. Cost: O(tenants)."""
-    for _, _, turn in heads(state, group, waiting):
-        return turn
-    return None
-
-
 def lanes(group: Group) -> list[int]:
     """Return the lanes in the order in which they go now: those that are owed a turn first."""
     owed = [lane for lane in (1, 2) if _is_owed(group, lane)]

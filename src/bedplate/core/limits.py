@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bedplate.core.ids import TenantId
+from bedplate.core.ids import ModelId, TenantId
 from bedplate.core.prices import DEFAULT_PRICES, Prices
 from bedplate.core.units import MINUTE_NS, SECOND_NS
 
@@ -71,6 +71,9 @@ class TenantPolicy(NamedTuple):
     `day_micro_max`, `month_micro_max`: money in a day and a month of `zone`, whose beginnings
     CalendarDay tells. `session_micro_max`, `session_total_tokens_max`: what one session may use in
     its life, in money and in tokens. `card_tokens_max`: KV on cards, in tokens booked.
+    `reserve_tokens`: KV on the cards of each model that nobody else may keep from it, of which
+    others may use `lend_tokens` while none of its turns waits. `pool_reserve_bytes`: KV in the pool
+    that does not go for others. Of these three 0 means nothing.
     """
 
     tenant: TenantId
@@ -87,6 +90,26 @@ class TenantPolicy(NamedTuple):
     session_total_tokens_max: int = 0
     zone: str = "UTC"
     card_tokens_max: int = 0
+    reserve_tokens: int = 0
+    lend_tokens: int = 0
+    pool_reserve_bytes: int = 0
+
+
+class Slice(NamedTuple):
+    """A part of a model's cards that is one tenant's for a time: whole cards, or KV on all of them.
+
+    `cards`: cards that take its turns alone, of one lane or, with -1, of all. `kv_tokens`: added to
+    its reserve. It holds from `from_ns` until before `until_ns`.
+    """
+
+    id: str
+    tenant: TenantId
+    model: ModelId
+    cards: int
+    kv_tokens: int
+    lane: int
+    from_ns: int
+    until_ns: int
 
 
 class Policy(NamedTuple):
@@ -97,7 +120,7 @@ class Policy(NamedTuple):
     of card and pool occupancy. `run_base_ns` + `run_token_ns` × (prompt + limit) bound one
     dispatch. `fair_quantum_ns`: work of a card by which a tenant may run ahead of another.
     `prices` is the price list in force. `retry_tokens` and `retry_permille` of accepted prompts may
-    be sent again when cards fail (`core/retry.py`).
+    be sent again when cards fail (`core/retry.py`). `slices` are sorted by id.
     """
 
     block_tokens: int
@@ -113,6 +136,7 @@ class Policy(NamedTuple):
     prices: Prices = DEFAULT_PRICES
     retry_permille: int = 200
     retry_tokens: int = 1_000_000
+    slices: tuple[Slice, ...] = ()
 
 
 def default_policy(*, pool_bytes_max: int = 0) -> Policy:

@@ -15,11 +15,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from bedplate.core import shares
 from bedplate.core.card import (
     can_open,
     first_by_load,
     free_slot,
     held_by,
+    open_to,
+    rank,
     takes,
     takes_prompt,
 )
@@ -72,6 +75,8 @@ def home_of(turn: Turn) -> Slot | None:
         return None
     if slot.card.breaker == BREAKER_OPEN:
         return None
+    if not open_to(slot.card, turn):
+        return None
     fits = takes(slot.card, turn.prompt_tokens + turn.limit_tokens)
     return slot if fits and _saves(slot, turn, slot.card) else None
 
@@ -94,11 +99,15 @@ def plan(state: State, turn: Turn) -> Plan | None:
             own = _over_quota(state, turn, extra, home)
             if own is None:
                 return None
-            victims = victims_for(state, home.card, turn, blocks=extra, need_slot=False, keep=home)
+            victims = None
+            if may_begin(home.card, turn):
+                victims = victims_for(
+                    state, home.card, turn, blocks=extra, need_slot=False, keep=home
+                )
             if victims is not None:
                 blocks = turn.need_blocks
                 return Plan(home.card, home, _joined(victims, own), None, blocks, len(own))
-        if home.dirty and home.card.kv == "full":
+        if home.dirty and home.card.kv == "full" and not shares.shut_out(home.card, turn):
             turn.why = "home_busy"
             return None
     left = turn.branch.slot  # given up when the turn begins elsewhere
@@ -112,7 +121,7 @@ def plan(state: State, turn: Turn) -> Plan | None:
     tries = CARDS_TRIED_MAX + len(avoid)
 
     def attempt(card: Card) -> Plan | None:
-        if card.id in avoid:
+        if card.id in avoid or not open_to(card, turn):
             return None
         slot = free_slot(card)
         source = load if _worth_loading(state, load, turn, card) else None
@@ -123,7 +132,8 @@ def plan(state: State, turn: Turn) -> Plan | None:
             own = _over_quota(state, turn, blocks - freed, left)
         if own is None:  # what would be loaded is too much for the tenant, the turn itself is not
             source, blocks, own = None, turn.need_blocks, evicted
-        if not takes_prompt(card, turn, _fresh(source, turn, card)):
+        fresh_tokens = _fresh(source, turn, card)
+        if not takes_prompt(card, turn, fresh_tokens) or not shares.may_run(card, turn, blocks):
             return None
         victims = victims_for(state, card, turn, blocks=blocks, need_slot=slot is None, keep=None)
         if victims is None:
@@ -131,10 +141,32 @@ def plan(state: State, turn: Turn) -> Plan | None:
         chosen = slot if slot is not None else victims[0]
         return Plan(card, chosen, _joined(victims, own), source, blocks, len(own))
 
-    way = first_by_load(turn.branch.group, min_tokens=length, tries=tries, attempt=attempt)
+    tried = (attempt(card) for card in _asked_first(turn, length))
+    way = next((found for found in tried if found is not None), None)
     if way is None:
-        turn.why = "no_room"
+        way = first_by_load(turn.branch.group, min_tokens=length, tries=tries, attempt=attempt)
+    if way is None:
+        turn.why = "reserve" if shares.crowded_out(turn) else "no_room"
     return way
+
+
+def _asked_first(turn: Turn, length: int) -> list[Card]:
+    """Return the card that is kept for the turn, and those that a slice gives its tenant alone.
+
+    Cost: O(cards) for a tenant that has such a slice.
+    """
+    first = [turn.kept] if turn.kept is not None else []
+    if turn.branch.share.own_tokens:
+        cards = [c for c in turn.branch.group.cards if c.slice is not None and open_to(c, turn)]
+        first += sorted(cards, key=rank)
+    return [card for card in first if can_open(card) and takes(card, length)]
+
+
+def may_begin(card: Card, turn: Turn) -> bool:
+    """Tell whether reserves of others let a turn go on where its branch's KV is."""
+    home = turn.branch.slot
+    held = home.blocks if home is not None and home.card is card else 0
+    return shares.may_run(card, turn, max(turn.need_blocks, held))
 
 
 def _fresh(held: Slot | Entry | None, turn: Turn, card: Card) -> int:
@@ -180,6 +212,7 @@ def untried(turn: Turn) -> bool:
     return any(
         card.up
         and not card.draining
+        and open_to(card, turn)
         and card.breaker != BREAKER_OPEN
         and card.id not in turn.failed_on
         for card in turn.branch.group.cards

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bedplate.core import lane as line
+from bedplate.core import shares
 from bedplate.core.placement import home_of, is_bound
 from bedplate.core.state import State
 from bedplate.core.states import READY, Turn
@@ -29,6 +30,7 @@ def enqueue(state: State, turn: Turn) -> None:
 def dequeue(turn: Turn) -> None:
     """Take a ready turn out of where `enqueue` put it."""
     assert turn.state == READY
+    shares.give_back(turn)
     group = turn.branch.group
     card = turn.bound_to
     if card is None:

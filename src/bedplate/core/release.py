@@ -6,18 +6,20 @@ no lane starves, and none waits for another's turn when it has a card of its own
 
 A turn that does not fit may be passed by others, at most `PASSED_OVER_MAX` times; then its group
 waits until it fits, so large contexts cannot starve. Turns whose KV is only on one busy card wait
-at that card (`Card.bound`) instead of blocking their tenant's line.
+at that card (`Card.bound`) instead of blocking their tenant's line. A turn within its tenant's
+reserve waits for none of these (`shares`).
 """
 
 from __future__ import annotations
 
 from bedplate.core import lane as line
+from bedplate.core import shares
 from bedplate.core.card import any_open, can_open
 from bedplate.core.dispatch import start
 from bedplate.core.fairness import SCALE, expected_cost
 from bedplate.core.lane import Place
 from bedplate.core.limits import PASSED_OVER_MAX, RELEASE_SCAN_MAX
-from bedplate.core.placement import Plan
+from bedplate.core.placement import Plan, may_begin
 from bedplate.core.ready import dequeue
 from bedplate.core.state import State
 from bedplate.core.states import Group, Turn
@@ -57,20 +59,22 @@ def _note_work(state: State, group: Group, turn: Turn) -> None:
 
 def _pick(state: State, group: Group, budget: int) -> tuple[tuple[Turn, Plan] | None, int]:
     looked = 0
+    blocked = False
     passed: list[Turn] = []
     bound = _first_bound(state, group)
     lanes = line.lanes(group)
     for lane, place, turn in line.heads(state, group, group.queues):
-        if bound is not None and _before(state, group, bound, lanes, (lane, place)):
+        if bound is not None and not blocked and _before(state, group, bound, lanes, (lane, place)):
             way = state.rules.plan(state, bound)
             looked += 1
             if way is not None:
                 return (bound, way), looked
+            shares.keep_card(bound)
             bound = None
         if looked >= budget:
             return None, looked
         looked += 1
-        if _at_limit(turn):
+        if _at_limit(turn) or (blocked and not shares.within(turn)):
             continue
         way = state.rules.plan(state, turn)
         if way is not None:
@@ -78,10 +82,13 @@ def _pick(state: State, group: Group, budget: int) -> tuple[tuple[Turn, Plan] | 
                 other.passed_over += 1
             return (turn, way), looked
         if turn.why == "no_room":
+            shares.keep_card(turn)
             if turn.passed_over >= PASSED_OVER_MAX:
-                return None, looked
+                if not group.reserve_blocks:
+                    return None, looked
+                blocked = True
             passed.append(turn)
-    if bound is not None:
+    if bound is not None and (not blocked or shares.within(bound)):
         way = state.rules.plan(state, bound)
         if way is not None:
             return (bound, way), looked + 1
@@ -117,7 +124,7 @@ def _first_bound(state: State, group: Group) -> Turn | None:
         if not can_open(card):
             continue
         for turn in card.bound.values():
-            if _at_limit(turn):
+            if _at_limit(turn) or not may_begin(card, turn):
                 continue
             least = line.least(group, group.queues, turn.lane)
             found = (lanes.index(turn.lane), line.place(state, turn, least))

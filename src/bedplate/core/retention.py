@@ -6,7 +6,7 @@ limit makes room from its own entries only.
 
 from __future__ import annotations
 
-from bedplate.core import pool
+from bedplate.core import pool, shares
 from bedplate.core.actions import DropKv, StoreKv
 from bedplate.core.card import (
     book,
@@ -17,6 +17,7 @@ from bedplate.core.card import (
     spare_blocks,
     touch,
 )
+from bedplate.core.ids import TenantId
 from bedplate.core.lease import charge
 from bedplate.core.limits import RELEASE_SCAN_MAX
 from bedplate.core.state import State
@@ -41,13 +42,27 @@ def victims_for(
     if missing <= 0 and not need_slot:
         return []
     idle = _candidates(state, card, turn, missing, keep)
-    idle.sort(key=lambda s: state.rules.worth(state, s))
-    chosen = cover([slot.blocks for slot in idle], missing)
+    if not (card.common and card.group.reserve_blocks):
+        idle.sort(key=lambda s: state.rules.worth(state, s))
+        return _first(idle, missing, need_slot=need_slot)
+    order, firm = shares.by_excess(state, idle, turn)
+    victims = _first(order, missing, need_slot=need_slot)
+    if victims is not None or not firm:
+        return victims
+    short = missing - sum(slot.blocks for slot in order)
+    if not shares.may_go_below(turn, card, idle=idle, blocks=blocks, short=short):
+        return None
+    return _first(order + firm, missing, need_slot=need_slot)
+
+
+def _first(order: list[Slot], missing: int, *, need_slot: bool) -> list[Slot] | None:
+    """Choose of idle slots in the order in which they go; None when all are too few."""
+    chosen = cover([slot.blocks for slot in order], missing)
     if chosen is None:
         return None
     if not chosen and need_slot:
-        chosen = [0] if idle else None
-    return [idle[index] for index in chosen] if chosen is not None else None
+        chosen = [0] if order else None
+    return [order[index] for index in chosen] if chosen is not None else None
 
 
 def cover(blocks: list[int], missing: int) -> list[int] | None:
@@ -75,14 +90,18 @@ def cover(blocks: list[int], missing: int) -> list[int] | None:
 def _candidates(
     state: State, card: Card, turn: Turn, missing: int, keep: Slot | None
 ) -> list[Slot]:
-    """Return idle slots, least recently used first: a bounded number, or as many as it takes."""
+    """Return idle slots, least recently used first: a bounded number, or as many as it takes.
+
+    All of them where tenants have reserves.
+    """
+    whole = card.common and card.group.reserve_blocks > 0
     found: list[Slot] = []
     for slot in card.idle.values():
         if slot is keep or not held_by(slot) or _bound(slot, turn) or _to_store(state, slot):
             continue
         found.append(slot)
         missing -= slot.blocks
-        if len(found) >= IDLE_SCAN_MAX and missing <= 0:
+        if len(found) >= IDLE_SCAN_MAX and missing <= 0 and not whole:
             break
     return found
 
@@ -99,6 +118,8 @@ def _bound(slot: Slot, turn: Turn) -> bool:
     """
     turns = slot.branch.turns if slot.branch is not None else []
     if not turns or turns[0].bound_to is not slot.card:
+        return False
+    if shares.within(turn) and not shares.within(turns[0]):
         return False
     return (turns[0].lane, turns[0].serial) < (turn.lane, turn.serial)
 
@@ -200,18 +221,19 @@ def make_pool_room(state: State, tenant: Tenant, size: int) -> str:
         return NEVER
     if quota:
         over = tenant.pool_bytes - tenant.pool_dropping + size - quota
-        if not _evict(state, over, tenant):
+        if not _evict(state, over, tenant, own=True):
             return NEVER
-    if not _evict(state, state.pool_bytes - state.pool_dropping + size - cap, None):
+    if not _evict(state, state.pool_bytes - state.pool_dropping + size - cap, tenant, own=False):
         return NEVER
     tight = state.pool_bytes + size > cap or (quota and tenant.pool_bytes + size > quota)
     return LATER if tight else NOW
 
 
-def _evict(state: State, excess: int, tenant: Tenant | None) -> bool:
-    """Send idle entries of `excess` bytes on their way out; all that is needed or nothing.
+def _evict(state: State, excess: int, tenant: Tenant, *, own: bool) -> bool:
+    """Send idle entries of `excess` bytes on their way out for a tenant, or only its own.
 
-    Cost: O(RELEASE_SCAN_MAX), the least recently stored of each lane are compared.
+    All that is needed goes, or nothing; no other tenant falls below its reserve in the pool. Cost:
+    O(RELEASE_SCAN_MAX), the least recently stored of each lane are compared.
     """
     if excess <= 0:
         return True
@@ -223,14 +245,21 @@ def _evict(state: State, excess: int, tenant: Tenant | None) -> bool:
                 break
             scanned += 1
             wanted = entry.refs or (entry.branch is not None and entry.branch.turns)
-            if wanted or (tenant is not None and entry.tenant is not tenant):
+            if wanted or (own and entry.tenant is not tenant):
                 continue
             found.append(entry)
     found.sort(key=lambda entry: state.rules.entry_worth(state, entry))
     chosen: list[Entry] = []
+    left: dict[TenantId, int] = {}
     for entry in found:
         if excess <= 0:
             break
+        owner = entry.tenant
+        above = left.get(owner.id, owner.pool_bytes - owner.pool_dropping)
+        above -= owner.policy.pool_reserve_bytes + entry.size_bytes
+        if owner is not tenant and owner.policy.pool_reserve_bytes and above < 0:
+            continue
+        left[owner.id] = above + owner.policy.pool_reserve_bytes
         chosen.append(entry)
         excess -= entry.size_bytes
     if excess > 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bedplate.core import admission, budget, pool, returns, settle
+from bedplate.core import admission, budget, fairness, pool, returns, settle, shares
 from bedplate.core.actions import SessionEnded
 from bedplate.core.events import TurnArrived
 from bedplate.core.ids import BranchId, SessionId
@@ -32,7 +32,8 @@ def branch_for(state: State, event: TurnArrived, payer: Tenant, group: Group) ->
     branch = session.branches.get(event.branch)
     if branch is None:
         _forget_oldest(state, session, event.fork_of)
-        branch = Branch(event.branch, session, group, state.now_ns)
+        share = shares.share_of(state, group, payer)
+        branch = Branch(event.branch, session, share, state.now_ns)
         session.branches[branch.id] = branch
         _inherit(event, session, branch)
     return branch
@@ -153,6 +154,7 @@ def _settle_rest(state: State, branch: Branch) -> None:
     """Meter the KV that was held since the branch's last turn."""
     area_card, area_pool = settle.take_rent(state, branch)
     if area_card or area_pool:
+        fairness.charge_rest(branch, area_card)
         gap_ns = state.now_ns - branch.ended_ns if branch.ended_ns else 0
         row = settle.rent_row(branch, area_card, area_pool, gap_ns=gap_ns)
         budget.meter(state, branch.session.tenant, branch.session, row)

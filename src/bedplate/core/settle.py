@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bedplate.core import admission, budget, demand, fairness, pool, ready, tenant
+from bedplate.core import admission, budget, demand, fairness, pool, ready, shares, tenant
 from bedplate.core import lane as line
 from bedplate.core import retry as resend
 from bedplate.core.actions import CancelTurn, FailTurn, Refuse, Settled
@@ -35,8 +35,7 @@ def leave_line(state: State, turn: Turn) -> None:
         ready.dequeue(turn)
     elif turn.state == QUEUED:
         line.remove(turn.branch.group.admit_queues, turn)
-    turn.branch.session.tenant.waiting[turn.lane] -= 1
-    assert turn.branch.session.tenant.waiting[turn.lane] >= 0
+    shares.wait(turn, -1)
 
 
 def end_turn(state: State, turn: Turn, status: str, *, cached_tokens: int = 0) -> None:
@@ -222,7 +221,7 @@ def requeue(state: State, turn: Turn) -> None:
     """Let a turn that is on no slot any more wait again, in its old place by arrival."""
     turn.state = BEHIND
     turn.since_ns = state.now_ns
-    turn.branch.session.tenant.waiting[turn.lane] += 1
+    shares.wait(turn, 1)
     state.push_deadline(turn.since_ns + state.policy.lanes[turn.lane].wait_max_ns, "wait", turn.id)
     next_turn(state, turn.branch)
 

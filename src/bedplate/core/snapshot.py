@@ -24,9 +24,10 @@ from bedplate.core.ids import (
     TenantId,
     TurnId,
 )
-from bedplate.core.limits import LanePolicy, Policy, TenantPolicy, default_policy
+from bedplate.core.limits import LanePolicy, Policy, Slice, TenantPolicy, default_policy
 from bedplate.core.prices import Prices
 from bedplate.core.rules import Rules
+from bedplate.core.shares import Share
 from bedplate.core.state import State
 from bedplate.core.states import (
     Branch,
@@ -48,6 +49,7 @@ _RECORDS = {
     for cls in (
         State,
         Tenant,
+        Share,
         Session,
         Branch,
         Turn,
@@ -68,7 +70,7 @@ _FIELDS = {
 }
 """Names of each record's fields, of which its compiled form has another list than its slots."""
 _FIELDS["State"].remove("rules")  # they are code, not state
-_TUPLES = {cls.__name__: cls for cls in (Policy, LanePolicy, TenantPolicy, Prices)}
+_TUPLES = {cls.__name__: cls for cls in (Policy, LanePolicy, TenantPolicy, Slice, Prices)}
 
 
 def snapshot(base: Base) -> dict[str, Any]:
@@ -77,7 +79,8 @@ def snapshot(base: Base) -> dict[str, Any]:
     Cost: O(state). Valid for `restore` of the same CORE_VERSION only.
     """
     state = base.state
-    for within_step in (state.actions, state.touched, state.stirred, state.loose):
+    within = (state.actions, state.touched, state.moved, state.stirred, state.loose)
+    for within_step in within:
         assert not within_step, "a snapshot is taken between steps"
     writer = _Writer()
     writer.number(state)
@@ -124,7 +127,8 @@ def _blanks(rules: Rules) -> dict[str, Callable[[], Any]]:
     card = Card(CardId(""), 0, group)
     tenant = Tenant(TenantId(""), default_policy().default_tenant, 0)
     session = Session(SessionId(""), tenant, group, 0, 0)
-    branch = Branch(BranchId(0), session, group, 0)
+    share = Share(tenant, group)
+    branch = Branch(BranchId(0), session, share, 0)
     return {
         "State": lambda: State(rules),
         "Group": lambda: Group(ModelId(""), 1),
@@ -132,7 +136,8 @@ def _blanks(rules: Rules) -> dict[str, Callable[[], Any]]:
         "Slot": lambda: Slot(SlotId(0), card),
         "Tenant": lambda: Tenant(TenantId(""), tenant.policy, 0),
         "Session": lambda: Session(SessionId(""), tenant, group, 0, 0),
-        "Branch": lambda: Branch(BranchId(0), session, group, 0),
+        "Share": lambda: Share(tenant, group),
+        "Branch": lambda: Branch(BranchId(0), session, share, 0),
         "Turn": lambda: Turn(TurnId(""), branch, 0, 0),
         "Entry": lambda: Entry(EntryId(0), branch, 0, 0),
         "Prefix": lambda: Prefix("", ModelId(""), 0),

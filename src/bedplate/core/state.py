@@ -48,6 +48,7 @@ class State:
         "journal_stalled",
         "loose",
         "lru",
+        "moved",
         "next_entry",
         "next_serial",
         "now_ns",
@@ -97,6 +98,7 @@ class State:
         self.counters: dict[str, int] = {}
         # Per step, empty between steps.
         self.actions: list[Action] = []
+        self.moved: dict[TenantId, Tenant] = {}
         self.touched: dict[CardId, Card] = {}
         self.stirred: dict[ModelId, Group] = {}
         self.loose: list[Slot] = []
@@ -172,7 +174,7 @@ class State:
             return subject not in self.sessions
         if kind == "prefix":
             return EntryId(int(subject)) not in self.entries
-        if kind == "admit":
+        if kind in ("admit", "slice"):
             return False
         if kind == "breaker":
             return self.cards[CardId(subject)].breaker != BREAKER_OPEN

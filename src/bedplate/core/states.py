@@ -19,6 +19,8 @@ CLAIMED: a placed turn waits there until room is free on the card. BROKEN: a dro
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from bedplate.core.costs import Costs
 from bedplate.core.ids import (
     BranchId,
@@ -30,9 +32,12 @@ from bedplate.core.ids import (
     TenantId,
     TurnId,
 )
-from bedplate.core.limits import TenantPolicy
+from bedplate.core.limits import Slice, TenantPolicy
 from bedplate.core.tools import NAMES_MAX, Memory
 from bedplate.core.units import MINUTE_NS
+
+if TYPE_CHECKING:
+    from bedplate.core.shares import Share
 
 # Turn states.
 BEHIND, QUEUED, READY, PLACED, LOADING, RUNNING = (
@@ -103,17 +108,19 @@ class Tenant:
     and not closing, `resting` are those of them without a turn, longest idle first. Money in
     millionths: `day_micro` and `month_micro` are what its rows cost since `day_ns` and `month_ns`,
     `reserved_micro` is what its open turns may cost. `card_blocks` are those that its slots hold
-    and its placed turns were promised; `shelf` are its slots that keep KV without a turn, least
-    recently used first. `prefixes` are openings of its sessions, by model
-    and name, the one used last at the end.
+    and its placed turns were promised, `busy_blocks` those of them that have a turn; `shelf` are
+    its slots that keep KV without a turn, least recently used first. `prefixes` are openings of its
+    sessions, by model and name, the one used last at the end.
     """
 
     __slots__ = (
+        "busy_blocks",
         "card_blocks",
         "day_micro",
         "day_ns",
         "id",
         "inflight",
+        "level",
         "month_micro",
         "month_ns",
         "output_mean",
@@ -137,6 +144,7 @@ class Tenant:
         self.id = tenant
         self.policy = policy
         self.inflight = 0
+        self.level = 0
         self.running = 0
         self.waiting = [0, 0, 0]
         self.output_mean = 0
@@ -149,6 +157,7 @@ class Tenant:
         self.refilled_ns = now_ns
         self.request_level = policy.requests_per_minute * MINUTE_NS
         self.token_level = policy.tokens_per_minute * MINUTE_NS
+        self.busy_blocks = 0
         self.card_blocks = 0
         self.shelf: dict[tuple[CardId, SlotId], Slot] = {}
         self.day_ns = 0
@@ -235,6 +244,7 @@ class Branch:
         "id",
         "reserved_tokens",
         "session",
+        "share",
         "slot",
         "source",
         "source_tokens",
@@ -242,10 +252,11 @@ class Branch:
         "turns",
     )
 
-    def __init__(self, branch: BranchId, session: Session, group: Group, now_ns: int) -> None:
+    def __init__(self, branch: BranchId, session: Session, share: Share, now_ns: int) -> None:
         self.id = branch
         self.session = session
-        self.group = group
+        self.share = share
+        self.group = share.group
         self.turns: list[Turn] = []
         self.slot: Slot | None = None
         self.entry: Entry | None = None
@@ -269,8 +280,9 @@ class Turn:
     dispatched, empty before. `failed_on` are cards that were up and could not run it. `rank` is its
     place in line, from when it began to wait there, `charged` what its tenant paid ahead for it,
     `fresh_tokens` what its card has yet to compute of its prompt, 0 from the first token on, and
-    `waiting_tokens` what it counts for while it stands in a line. `budget_micro` and
-    `budget_tokens` are its part of what its session has reserved. `prefix` is its opening.
+    `waiting_tokens` what it counts for while it stands in a line. `kept` is the card that is kept
+    for it meanwhile. `budget_micro` and `budget_tokens` are its part of what its session has
+    reserved. `prefix` is its opening.
     """
 
     __slots__ = (
@@ -291,6 +303,7 @@ class Turn:
         "failed_on",
         "fresh_tokens",
         "id",
+        "kept",
         "lane",
         "limit_tokens",
         "load",
@@ -354,6 +367,7 @@ class Turn:
         self.rank: tuple[int, ...] = ()
         self.charged = 0
         self.fresh_tokens = 0
+        self.kept: Card | None = None
         self.waiting_tokens = 0
 
 
@@ -409,7 +423,9 @@ class Card:
     others wait. `free` is a heap of slots that may be FREE (others are skipped), `idle` those that
     keep KV without a turn, least recently used first. `breaker`, with `strikes`, `struck_ns` (the
     latest), `trips` in a row, `open_until_ns` and the turn that is its `probe`: see
-    `core/breaker.py`.
+    `core/breaker.py`. `common`: its KV is counted in the shares of its group's tenants, as no
+    `slice` has it. `kept_for` waits for room there, and turns beyond their reserves let it
+    (`shares`).
     """
 
     __slots__ = (
@@ -419,6 +435,7 @@ class Card:
         "bytes_per_token",
         "can_cut",
         "claimed_blocks",
+        "common",
         "context_tokens",
         "draining",
         "dropping_blocks",
@@ -428,6 +445,7 @@ class Card:
         "id",
         "idle",
         "index",
+        "kept_for",
         "kv",
         "level",
         "open_until_ns",
@@ -441,6 +459,7 @@ class Card:
         "running",
         "running_busy",
         "running_max",
+        "slice",
         "slots",
         "strikes",
         "struck_ns",
@@ -459,6 +478,9 @@ class Card:
         self.can_cut = False
         self.up = False
         self.draining = False
+        self.common = False
+        self.slice: Slice | None = None
+        self.kept_for: Turn | None = None
         self.running = 0
         self.running_max = 0
         self.prompts = 0
@@ -500,8 +522,10 @@ class Group:
     admitted sessions without a turn, in the order in which they came to rest. `waiting_tokens` and
     `waiting_turns` count what waits in each lane, `turn_ns` is the mean time of a turn on a card,
     `running_max` and `streams` what its cards run and compute side by side (`demand`), `running`
-    what they run now.
-    `priced_bytes` is what a token of KV weighs in a bill, by the card that came up last.
+    what they run now. `priced_bytes` is what a token of KV weighs in a bill, by the card that came
+    up last. `shares` are those of its tenants; `common_blocks` are those of its common cards,
+    `busy_blocks` those with turns, `reserve_blocks` all reserves, `kept_blocks` and `kept_tokens`
+    what is kept of them (`shares`).
     """
 
     __slots__ = (
@@ -509,20 +533,27 @@ class Group:
         "admitted_tokens",
         "block_tokens",
         "bound_cards",
+        "busy_blocks",
         "bytes_per_token",
         "capacity_tokens",
         "cards",
+        "common_blocks",
         "context_tokens",
         "costs",
         "floors",
         "idle",
+        "kept_blocks",
+        "kept_tokens",
         "model",
         "open_heap",
         "owed",
         "priced_bytes",
         "queues",
+        "reserve_blocks",
         "running",
         "running_max",
+        "shares",
+        "slice_ns",
         "streams",
         "turn_ns",
         "unranked",
@@ -544,6 +575,13 @@ class Group:
         self.bytes_per_token = 0
         self.priced_bytes = 0
         self.admitted_tokens = 0
+        self.shares: dict[TenantId, Share] = {}
+        self.slice_ns = 0
+        self.common_blocks = 0
+        self.busy_blocks = 0
+        self.reserve_blocks = 0
+        self.kept_blocks = 0
+        self.kept_tokens = 0
         self.wake_ns = 0
         self.costs = Costs()
         self.owed = [0, 0, 0]

@@ -13,6 +13,7 @@ from bedplate.core import (
     returns,
     sessions,
     settle,
+    shares,
     tenant,
 )
 from bedplate.core.actions import FailTurn, Refuse
@@ -76,7 +77,7 @@ def arrived(state: State, event: TurnArrived) -> None:
     retry.earn(state, turn.prompt_tokens)
     if payer.waiting[turn.lane] == 0:
         fairness.lift(group, turn)
-    payer.waiting[turn.lane] += 1
+    shares.wait(turn, 1)
     admission.wake(session)
     payer.resting.pop(session.id, None)
     session.lane = event.lane

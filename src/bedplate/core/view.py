@@ -16,6 +16,7 @@ WHY_TEXT = {
     "admission": "the session is not admitted: all KV room is reserved by other sessions",
     "ready": "it is ready and waits for a card that can start a turn",
     "no_room": "no card has enough free KV blocks beside its running turns",
+    "reserve": "the reserves of other tenants leave it no room on the cards",
     "home_busy": "its KV is only on one card, and that card is busy",
     "tenant_running_max": "the tenant runs as many turns as its limit allows",
     "tenant_card_tokens": "the tenant holds as much KV on cards as its limit allows",
@@ -39,6 +40,7 @@ class CardView(NamedTuple):
     kv: str
     up: bool
     draining: bool
+    slice: str
     running: int
     running_max: int
     slots: int
@@ -94,13 +96,20 @@ class SessionView(NamedTuple):
 class TenantView(NamedTuple):
     """One tenant: what it uses now, and its money; 0 as a limit means none.
 
-    Money in millionths of the currency unit, of the tenant's own day and month.
+    `card_tokens` is its KV on cards, `running_tokens` that of its running turns, of which `level`
+    counts the water levels reached. Money in millionths of the currency unit, of the tenant's own
+    day and month.
     """
 
     tenant: str
     sessions: int
     inflight: int
     running: int
+    card_tokens: int
+    running_tokens: int
+    card_tokens_max: int
+    reserve_tokens: int
+    level: int
     pool_bytes: int
     day_micro: int
     month_micro: int
@@ -147,6 +156,7 @@ def _card(base: Base, card: Card) -> CardView:
         kv=card.kv,
         up=card.up,
         draining=card.draining,
+        slice=card.slice.id if card.slice is not None else "",
         running=card.running,
         running_max=card.running_max,
         slots=len(card.slots),
@@ -234,6 +244,11 @@ def _tenant(base: Base, tenant: Tenant) -> TenantView:
         sessions=tenant.sessions,
         inflight=tenant.inflight,
         running=tenant.running,
+        card_tokens=tenant.card_blocks * base.state.policy.block_tokens,
+        running_tokens=tenant.busy_blocks * base.state.policy.block_tokens,
+        card_tokens_max=tenant.policy.card_tokens_max,
+        reserve_tokens=tenant.policy.reserve_tokens,
+        level=tenant.level,
         pool_bytes=tenant.pool_bytes,
         day_micro=day_micro,
         month_micro=month_micro,

@@ -1,6 +1,7 @@
 """Water levels: alarms when KV that cannot be given up rises, and again when it falls.
 
-A card's level counts blocks of running turns, the pool's all its bytes. A level that was reached is
+A card's level counts blocks of running turns, a tenant's those of its running turns in what it may
+hold on cards (`card_tokens_max`), the pool's all its bytes. A level that was reached is
 left only 50 permille below it, so that a value that swings around it gives one alarm.
 """
 
@@ -13,12 +14,18 @@ HYSTERESIS_PERMILLE = 50
 
 
 def look(state: State) -> None:
-    """Emit the alarms of the cards that changed in this step, and of the pool."""
+    """Emit the alarms of cards and tenants that changed in this step, and of the pool."""
     for card in state.touched.values():
         level = _level(state, card.busy_blocks, card.total_blocks, card.level)
         if level != card.level:
             card.level = level
             state.emit(Alarm("card_kv", card.id, level))
+    for tenant in state.moved.values():
+        most = tenant.policy.card_tokens_max // state.policy.block_tokens
+        level = _level(state, tenant.busy_blocks, most, tenant.level)
+        if level != tenant.level:
+            tenant.level = level
+            state.emit(Alarm("tenant_kv", tenant.id, level))
     total = state.policy.pool_bytes_max
     level = _level(state, state.pool_bytes, total, state.pool_level) if total else 0
     if level != state.pool_level:

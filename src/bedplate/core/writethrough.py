@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bedplate.core import settle
 from bedplate.core.card import held_by
-from bedplate.core.cards import vacate
+from bedplate.core.leaving import must_go, vacate
 from bedplate.core.ready import dequeue
 from bedplate.core.retention import NOW, drop_slot, store_slot, writes_through
 from bedplate.core.state import State
@@ -35,7 +35,7 @@ def _settle_slot(state: State, slot: Slot) -> None:
     if turn is not None and waiting:
         dequeue(turn)
         turn.state = BEHIND
-    if slot.card.draining:
+    if must_go(slot):
         vacate(state, slot)
     elif writes_through(state, slot) and store_slot(state, slot) != NOW:
         state.stir(slot.card.group)  # it was spared for the store, and may go now

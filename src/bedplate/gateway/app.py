@@ -29,6 +29,7 @@ from bedplate.gateway.http import ClientGone, Exchange, Receive, Scope, Send
 from bedplate.gateway.limits import limit_headers
 from bedplate.gateway.metrics import CLIENT_GONE, Metrics, runtime_families
 from bedplate.gateway.parts import Parts
+from bedplate.gateway.slices import SLICE, SLICES, Slices
 
 SERIAL_BYTES = 12
 CHAT = "/v1/chat/completions"
@@ -54,6 +55,10 @@ class Route:
         if "GET" in names:
             names.add("HEAD")
         return tuple(sorted(names))
+
+
+_OPERATORS = (STATE, SLICES)
+"""Endpoints that a client is not told of."""
 
 
 class Gateway:
@@ -141,7 +146,9 @@ class Gateway:
             return f"{path} is not served; use {CHAT}."
         if not f"{path}/".startswith("/v1/"):
             return "There is no such endpoint. The API begins with /v1."
-        known = sorted(name for name in self._exact if name.startswith("/v1/") and name != STATE)
+        known = sorted(
+            name for name in self._exact if name.startswith("/v1/") and name not in _OPERATORS
+        )
         return f"There is no such endpoint. There are {', '.join(known)}."
 
     async def _fail(self, exchange: Exchange, error: BedplateError) -> None:
@@ -181,7 +188,7 @@ def make_gateway(parts: Parts) -> Gateway:
         parts.counts.families, lambda: runtime_families(parts.runtime.stats()), parts.view.families
     )
     models, embeddings, sessions = Models(parts), Embeddings(parts), Sessions(parts)
-    health, admin = Health(parts, metrics), Admin(parts)
+    health, admin, parted = Health(parts, metrics), Admin(parts), Slices(parts)
     parts.runtime.on_session_end(parts.recogniser.forget)
     parts.runtime.on_session_end(parts.contents.forget)
     exact = {
@@ -192,6 +199,7 @@ def make_gateway(parts: Parts) -> Gateway:
         "/readyz": Route("health", {"GET": health.ready}),
         "/metrics": Route("metrics", {"GET": health.metrics}),
         STATE: Route("admin", {"GET": admin.state}),
+        SLICES: Route("admin", {"GET": parted.show, "POST": parted.add}),
     }
     trees = {
         MODELS: Route("models", {"GET": models.get}),
@@ -199,5 +207,6 @@ def make_gateway(parts: Parts) -> Gateway:
             "sessions", {"GET": sessions.get, "DELETE": sessions.delete, "POST": sessions.progress}
         ),
         CARDS: Route("admin", {"POST": admin.card}),
+        SLICE: Route("admin", {"DELETE": parted.remove}),
     }
     return Gateway(parts, exact, trees)

@@ -9,6 +9,7 @@ from prometheus_client.core import Metric
 
 from bedplate.core.events import Event
 from bedplate.core.ids import CardId, ModelId, SessionId, TenantId
+from bedplate.core.limits import Policy, Slice
 from bedplate.engines.base import Embeddings, Engine, JsonObject, Output
 from bedplate.journal import Content
 from bedplate.runtime.stats import Stats
@@ -115,6 +116,14 @@ class RateLimits(NamedTuple):
 
 class View(Protocol):
     """What the gateway shows of the core's state, as JSON values; see `bedplate.gateway.view`."""
+
+    def policy(self) -> Policy:
+        """Return the policy in force."""
+        ...
+
+    def slice_refusal(self, part: Slice) -> str:
+        """Say why a slice does not fit what is free, "" when it does."""
+        ...
 
     def session(self, session: SessionId) -> JsonObject | None:
         """Return one session, None when core does not hold it."""

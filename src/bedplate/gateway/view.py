@@ -7,9 +7,10 @@ from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from bedplate.core import view
+from bedplate.core import slices, view
 from bedplate.core.base import Base
 from bedplate.core.ids import SessionId, TenantId
+from bedplate.core.limits import Policy, Slice
 from bedplate.core.units import MINUTE_NS, SECOND_NS
 from bedplate.engines.base import Engine, JsonObject
 from bedplate.gateway.ports import Bucket, RateLimits
@@ -56,6 +57,14 @@ class CoreView:
         """Return every card, in order."""
         return [card._asdict() for card in view.cards(self._owner.base)]
 
+    def policy(self) -> Policy:
+        """Return the policy in force."""
+        return self._owner.base.state.policy
+
+    def slice_refusal(self, part: Slice) -> str:
+        """Say why a slice does not fit what is free, "" when it does."""
+        return slices.refusal(self._owner.base.state, part)
+
     def state(self) -> JsonObject:
         """Return cards, what is wrong with those not up, pool, lanes, tenants, counters."""
         base = self._owner.base
@@ -96,6 +105,7 @@ class CoreView:
             ("bedplate_pool_water_level", "Water levels reached, 0 is all clear.", pool.level),
         ):
             yield GaugeMetricFamily(name, text, value)
+        yield from _tenant_families(view.tenants(base))
         lanes = view.lanes(base)
         for name, text, values in (
             ("bedplate_lane_waiting", "Turns that wait.", [lane.waiting for lane in lanes]),
@@ -144,6 +154,22 @@ def _card_families(cards: list[view.CardView]) -> Iterator[Metric]:
         tokens.add_metric((card.card, card.model, "cached"), card.cached_tokens_total)
         tokens.add_metric((card.card, card.model, "output"), card.out_tokens_total)
     yield tokens
+
+
+def _tenant_families(tenants: list[view.TenantView]) -> Iterator[Metric]:
+    for name, text, values in (
+        ("bedplate_tenant_kv_tokens", "KV on cards.", [t.card_tokens for t in tenants]),
+        (
+            "bedplate_tenant_kv_running_tokens",
+            "KV of running turns.",
+            [t.running_tokens for t in tenants],
+        ),
+        ("bedplate_tenant_water_level", "Water levels reached.", [t.level for t in tenants]),
+    ):
+        gauge = GaugeMetricFamily(name, text, labels=("tenant",))
+        for tenant, number in zip(tenants, values, strict=True):
+            gauge.add_metric((tenant.tenant,), number)
+        yield gauge
 
 
 def _bucket(limit: int, level: int, past_ns: int) -> Bucket | None:

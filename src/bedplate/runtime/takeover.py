@@ -40,9 +40,11 @@ def take_over(heir: Heir, recovered: Recovered) -> None:
 
     Rows that the crash leaves behind are of today and have today's prices, so both come first. A
     core that begins without the state of the one before learns from the rows what was spent.
+    Slices that were asked for stay.
     """
     core = core_version()
-    policy, post = heir.policy, heir.post
+    slices = heir.base.state.policy.slices
+    policy, post = heir.policy._replace(slices=slices), heir.post
     if recovered.changed_from:
         body = {"from": recovered.changed_from, "to": core}
         heir.note("core_changed", "", "", {**body, "snapshot_seq": recovered.snapshot_seq})

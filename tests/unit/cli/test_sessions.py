@@ -78,9 +78,14 @@ def test_what_keeps_cards_from_being_up_is_told(capsys: pytest.CaptureFixture[st
 def test_a_drained_card_is_out_once_nothing_is_on_it(
     up: bool, draining: bool, running: int, held: int, state: str
 ) -> None:
-    use = {"running": running, "slots_held": held, "breaker": "closed"}
+    use = {"running": running, "slots_held": held, "breaker": "closed", "slice": ""}
     card = {"up": up, "draining": draining, **use}
     assert _card_state(card) == state
+
+
+def test_a_card_of_a_slice_says_so() -> None:
+    card = {"up": True, "draining": False, "breaker": "closed", "slice": "night"}
+    assert _card_state(card) == "up, slice night"
 
 
 def test_a_running_turn_shows_no_count_of_kv() -> None:

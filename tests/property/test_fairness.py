@@ -1,0 +1,162 @@
+"""Tenants that always wait get service by weight, within a quantum and what runs (INV-14)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bedplate.core import actions as act
+from bedplate.core import events as ev
+from bedplate.core.base import SHIPPED, Base
+from bedplate.core.ids import BranchId, CardId, ModelId, SessionId, TenantId, TurnId
+from bedplate.core.limits import LanePolicy, Policy, TenantPolicy
+from bedplate.core.rules import Rules
+from bedplate.core.state import State
+from bedplate.core.states import Turn
+from bedplate.core.units import MINUTE_NS, SECOND_NS
+
+LANE = LanePolicy(9_000, 64, 10_000 * SECOND_NS, 10, 0, 60 * MINUTE_NS)
+PROMPT_MAX, LIMIT_MAX = 3_000, 500
+WAITING = 3
+"""Turns of each tenant that wait at any time."""
+RUN_SECONDS = 2
+RENT = (PROMPT_MAX + LIMIT_MAX + 16) * RUN_SECONDS // 128 + 1
+COST_MAX = PROMPT_MAX + 2 * LIMIT_MAX + RENT
+
+
+class Backlog:
+    """Tenants whose lines never run empty, on cards with room for all that may run.
+
+    `served` is what each tenant's ended turns cost, by the rows alone, over its weight.
+    """
+
+    def __init__(
+        self, weights: list[int], sizes: list[int], *, quantum: int, running_max: int, rules: Rules
+    ) -> None:
+        self.rng = random.Random(1)
+        self.weights = weights
+        self.sizes = sizes
+        self.bound = quantum + 2 * running_max * COST_MAX // min(weights)
+        self.served = [0.0] * len(weights)
+        self.base = Base(rules)
+        self.now = SECOND_NS
+        self.calls = 0
+        self.running: list[act.Dispatch] = []
+        self.shape: dict[str, tuple[int, int, int]] = {}
+        tenants = tuple(
+            TenantPolicy(TenantId(f"t{i}"), 0, 0, 0, 0, 0, 0, weight)
+            for i, weight in enumerate(weights)
+        )
+        free = TenantPolicy(TenantId(""), 0, 0, 0, 0, 0, 0)
+        policy = Policy(
+            16, (LANE,) * 3, tenants, free, 0, (), 60 * SECOND_NS, SECOND_NS, 10**6, quantum
+        )
+        self.tell(ev.PolicyChanged(policy))
+        for index in range(2):
+            self.tell(
+                ev.CardUp(
+                    CardId(f"c{index}"),
+                    ModelId("m"),
+                    "p",
+                    "none",
+                    True,
+                    running_max,
+                    running_max,
+                    10**6,
+                    10**5,
+                    1,
+                )
+            )
+        for _ in range(WAITING + 2 * running_max):
+            for tenant in range(len(weights)):
+                self.arrive(tenant)
+
+    def tell(self, event: ev.Event) -> None:
+        for action in self.base.handle(self.now, event):
+            if isinstance(action, act.Dispatch):
+                self.running.append(action)
+            elif isinstance(action, act.Settled):
+                self.settle(action)
+
+    def settle(self, row: act.Settled) -> None:
+        """Add a row's cost."""
+        tenant = int(row.tenant[1:])
+        cost: float = row.prompt_tokens - row.cached_tokens + 2 * row.out_tokens
+        cost += row.kv_card_token_ns / (128 * SECOND_NS)
+        self.served[tenant] += cost / self.weights[tenant]
+
+    def arrive(self, tenant: int) -> None:
+        """A session of one turn; its tenant's turns are alike in size."""
+        self.calls += 1
+        prompt = self.rng.randint(1, self.sizes[tenant])
+        limit = self.rng.randint(1, LIMIT_MAX)
+        self.shape[f"{self.calls}"] = (tenant, prompt, limit)
+        self.tell(
+            ev.TurnArrived(
+                TurnId(f"{self.calls}"),
+                SessionId(f"s{self.calls}"),
+                BranchId(0),
+                -1,
+                TenantId(f"t{tenant}"),
+                1,
+                ModelId("m"),
+                prompt,
+                0,
+                limit,
+                False,
+                True,
+            )
+        )
+
+    def step(self) -> None:
+        """One of the running turns ends, another of its tenant's arrives."""
+        order = self.running.pop(self.rng.randrange(len(self.running)))
+        tenant, prompt, limit = self.shape[order.turn]
+        out = self.rng.randint(0, limit)
+        self.now += self.rng.randint(0, RUN_SECONDS * SECOND_NS) // max(1, len(self.running))
+        self.tell(ev.TurnEnded(order.turn, 1, "stop", prompt, 0, out, prompt + out, "", True))
+        self.tell(ev.SessionClosed(SessionId(f"s{order.turn}"), "client"))
+        self.arrive(tenant)
+
+    def gap(self) -> float:
+        """Return how far the tenants' services are apart."""
+        return max(self.served) - min(self.served)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    weights=st.lists(st.integers(1, 5), min_size=2, max_size=4),
+    sizes=st.lists(st.sampled_from((20, 300, PROMPT_MAX)), min_size=4, max_size=4),
+    quantum=st.sampled_from((0, 500, 4_096)),
+    running_max=st.integers(1, 3),
+)
+def test_services_of_tenants_that_wait_stay_within_the_bound(
+    weights: list[int], sizes: list[int], quantum: int, running_max: int
+) -> None:
+    load = Backlog(weights, sizes, quantum=quantum, running_max=running_max, rules=SHIPPED)
+    for _ in range(150):
+        load.step()
+        assert load.gap() <= load.bound
+
+
+def _nobody_behind(state: State, turn: Turn, least: int) -> int:
+    return 0
+
+
+def _all_the_same(state: State, turn: Turn, least: int) -> int:
+    return turn.branch.session.tenant.policy.weight
+
+
+@pytest.mark.parametrize("rule", [_nobody_behind, _all_the_same])
+def test_the_bound_is_one_that_other_orders_break(rule: Callable[[State, Turn, int], int]) -> None:
+    rules = SHIPPED._replace(tenant_rank=rule)
+    load = Backlog([1, 2], [20, PROMPT_MAX], quantum=0, running_max=1, rules=rules)
+    gaps = []
+    for _ in range(400):
+        load.step()
+        gaps.append(load.gap())
+    assert max(gaps) > load.bound
