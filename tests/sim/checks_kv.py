@@ -326,19 +326,22 @@ class Retention(Check):
             return
         card = self.book.cards[action.card]
         dropped = card.slots[action.slot]
-        if card.draining or not self.at_rest(dropped) or Shares(self.book).sliced(card.up.model):
+        shares, model = Shares(self.book), card.up.model
+        if card.draining or not self.at_rest(dropped) or shares.sliced(model):
             return
         now = self.book.now
         if self.book.tenant_policy(dropped.tenant).card_tokens_max:
             return  # it may go for its own tenant's limit
         if dropped.drops_failed or (dropped.loaded and dropped.idle_since_ns == now):
             return  # tried once more, or loaded for a turn that is gone
-        size = length(dropped.tokens)
+        size, reserved = length(dropped.tokens), shares.reserved(model)
         if dropped.clean:
             return
         for number, slot in enumerate(card.slots):
             if slot is dropped or slot.op or slot.turn or slot.broken or not self.at_rest(slot):
                 continue
+            if reserved and (slot.tenant != dropped.tenant or slot.tenant in reserved):
+                continue  # who is the most above its reserve gives first, and nobody below it
             if self._over(slot) and slot.clean and length(slot.tokens) >= size:
                 complaint = f"{action}: dirty; slot {number} is clean and its lease is over"
                 self.wrong.append((dropped.session, complaint))

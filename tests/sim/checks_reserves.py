@@ -70,6 +70,8 @@ class Floor(Check):
         self.observer = Observer(book)
         self.arriving = ""
         """Turn of the call of this step."""
+        self.wrong: list[tuple[str, str]] = []
+        """Session and complaint; none of sessions that end in this step, with all they hold."""
 
     def event(self, event: ev.Event) -> None:
         self.rest.event(event)
@@ -89,10 +91,14 @@ class Floor(Check):
             return
         held = self.shares.held(slot.tenant, card.up.model, running=False)
         left = held - self.shares.blocks(self.book.held_tokens(card, slot))
-        self.need(
-            left >= reserve or self._for_a_reserve(slot, card.up.model),
-            f"{action}: {left} of {reserve}",
-        )
+        if left < reserve and not self._for_a_reserve(slot, card.up.model):
+            self.wrong.append((slot.session, f"{action}: {left} of {reserve}"))
+
+    def after(self, event: ev.Event, actions: tuple[act.Action, ...]) -> None:
+        ended = {str(a.session) for a in actions if isinstance(a, act.SessionEnded)}
+        for session, complaint in self.wrong:
+            self.need(session in ended, complaint)
+        self.wrong.clear()
 
     def _own(self, slot: Slot) -> bool:
         """It may go for its own tenant: for a turn of it, or its limit."""
