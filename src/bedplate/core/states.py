@@ -58,6 +58,8 @@ FREE, CLAIMED, HELD, STORING, DROPPING, BROKEN = (
 
 # States of a card's circuit breaker.
 BREAKER_CLOSED, BREAKER_HALF, BREAKER_OPEN = ("closed", "half_open", "open")
+GOOD_ENDS = ("stop", "length", "tool_calls")
+"""Statuses of a turn's end after which the slot's KV is the branch's context."""
 
 # Pool entry states.
 STORED = "stored"
@@ -271,6 +273,11 @@ class Turn:
     `fresh_tokens` what its card has yet to compute of its prompt, 0 from the first token on, and
     `waiting_tokens` what it counts for while it stands in a line. `budget_micro` and
     `budget_tokens` are its part of what its session has reserved. `prefix` is its opening.
+
+    `owed`: it started because its lane was owed a turn. It yielded `yields` times; once it did,
+    `told_prompt_tokens` and `told_cached_tokens` are what is metered if it never ends well, −1
+    before. Since it left KV behind, of which it can reuse all, `reuse_tokens` counts that, and
+    `line_tokens` is what it was before, else −1.
     """
 
     __slots__ = (
@@ -293,10 +300,12 @@ class Turn:
         "id",
         "lane",
         "limit_tokens",
+        "line_tokens",
         "load",
         "loaded",
         "need_blocks",
         "out_tokens",
+        "owed",
         "passed_over",
         "prefix",
         "prompt_tokens",
@@ -310,9 +319,12 @@ class Turn:
         "slot",
         "slot_ns",
         "state",
+        "told_cached_tokens",
+        "told_prompt_tokens",
         "tool_ns",
         "waiting_tokens",
         "why",
+        "yields",
     )
 
     def __init__(self, turn: TurnId, branch: Branch, lane: int, now_ns: int) -> None:
@@ -355,6 +367,11 @@ class Turn:
         self.charged = 0
         self.fresh_tokens = 0
         self.waiting_tokens = 0
+        self.owed = False
+        self.yields = 0
+        self.told_prompt_tokens = -1
+        self.told_cached_tokens = 0
+        self.line_tokens = -1
 
 
 class Slot:
@@ -502,6 +519,8 @@ class Group:
     `running_max` and `streams` what its cards run and compute side by side (`demand`), `running`
     what they run now.
     `priced_bytes` is what a token of KV weighs in a bill, by the card that came up last.
+    `may_yield` are running turns that may be stopped for others, in the order of their dispatch;
+    `yielding` those that were asked to and do not wait in line yet.
     """
 
     __slots__ = (
@@ -516,6 +535,7 @@ class Group:
         "costs",
         "floors",
         "idle",
+        "may_yield",
         "model",
         "open_heap",
         "owed",
@@ -530,6 +550,7 @@ class Group:
         "waiting_tokens",
         "waiting_turns",
         "wake_ns",
+        "yielding",
     )
 
     def __init__(self, model: ModelId, block_tokens: int) -> None:
@@ -558,6 +579,8 @@ class Group:
         self.queues: list[dict[TenantId, list[Turn]]] = [{}, {}, {}]
         self.admit_queues: list[dict[TenantId, list[Turn]]] = [{}, {}, {}]
         self.idle: list[dict[SessionId, Session]] = [{}, {}, {}]
+        self.may_yield: dict[TurnId, Turn] = {}
+        self.yielding: dict[TurnId, Turn] = {}
 
 
 class Entry:
