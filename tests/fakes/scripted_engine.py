@@ -163,6 +163,8 @@ class ScriptedEngine:
         for count, item in enumerate(out):
             if count == 2 and script.gate is not None:
                 await script.gate.wait()
+            if isinstance(item, Delta):
+                self.cards[turn.card].held[turn.slot] = prompt + count
             yield [item]
         if script.error is not None:
             raise script.error

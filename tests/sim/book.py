@@ -50,6 +50,12 @@ class Turn:
     stopping: bool = False
     """CancelTurn was sent for the attempt that runs."""
     attempts: int = 0
+    yielding: bool = False
+    """The attempt that runs was asked to yield."""
+    yielded: int = 0
+    """Attempts that did."""
+    told_then: ev.TurnEnded | None = None
+    """What the last of them said."""
     delivered: int = 0
     limit: int = 0
     card: str = ""
@@ -327,7 +333,11 @@ class Book:
         turn = self.current(event.turn, event.attempt)
         if turn is None:
             return
-        turn.ended = event
+        if event.status == "yielded":
+            turn.yielded += 1
+            turn.told_then = event
+        else:
+            turn.ended = event
         turn.delivered = event.out_tokens
         card = self.cards[turn.card]
         if event.status in GOOD_ENDS:
@@ -476,6 +486,7 @@ class Book:
         turn = self.turns[action.turn]
         turn.attempts, turn.limit, turn.running = action.attempt, action.limit_tokens, True
         turn.card, turn.slot, turn.stopping = action.card, action.slot, False
+        turn.yielding = False
         turn.computing = True
         turn.last_dispatch_ns, turn.timed_out = self.now, False
         if turn.first_dispatch_ns < 0:
@@ -501,6 +512,9 @@ class Book:
         turn.stopping = True
         closed = self.sessions[turn.arrived.session].closed
         turn.timed_out = not turn.cancelled and not closed
+
+    def saw_yield_turn(self, action: act.YieldTurn) -> None:
+        self.turns[action.turn].yielding = True
 
     def saw_refuse(self, action: act.Refuse) -> None:
         self._over(action.turn)

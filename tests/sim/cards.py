@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from bedplate.core import actions as act
 from bedplate.core import events as ev
@@ -41,6 +42,8 @@ class Run:
     hung: bool = False
     cancelled: bool = False
     done: bool = False
+    first_cached: int | None = None
+    """What the turn's first run found cached, once the turn has yielded."""
 
 
 @dataclass(slots=True)
@@ -129,7 +132,14 @@ class VirtualCard:
 
     # -- turns
 
-    def dispatch(self, order: act.Dispatch, prompt: Sequence, *, stops_at: int) -> None:
+    def dispatch(
+        self,
+        order: act.Dispatch,
+        prompt: Sequence,
+        *,
+        stops_at: int,
+        first_cached: int | None = None,
+    ) -> None:
         """Start a turn; it would emit `stops_at` tokens in all if nothing cut it short."""
         if not self.alive:
             return
@@ -137,6 +147,7 @@ class VirtualCard:
         out = min(max(stops_at, order.resume_tokens + 1), order.limit_tokens)
         run = Run(order, prompt, out=out, produced=order.resume_tokens)
         run.reported = order.resume_tokens
+        run.first_cached = first_cached
         place.run = run
         if self._chance(self.faults.dispatch):
             self._at(self._ms(1, 500), self._refuses(place, run))
@@ -163,6 +174,20 @@ class VirtualCard:
                 continue
             if run.order.attempt == order.attempt:
                 self._at(self._ms(1, 1000), self._stops(place, run))
+
+    def yields(self, order: act.YieldTurn, *, resumable: bool) -> None:
+        """Stop a turn within one second and keep its KV; one that cannot go on runs on."""
+
+        def fire(place: Place, run: Run) -> Iterator[ev.Event]:
+            if not run.done and (resumable or not run.started):
+                yield from self._finish(place, run, "yielded")
+
+        for place in self.places:
+            run = place.run
+            if run is None or run.done or run.order.turn != order.turn:
+                continue
+            if run.order.attempt == order.attempt:
+                self._at(self._ms(1, 1000), partial(fire, place, run))
 
     def _refuses(self, place: Place, run: Run) -> Fire:
         def fire() -> Iterator[ev.Event]:
@@ -248,12 +273,17 @@ class VirtualCard:
         yield self._end(run, status, kept)
 
     def _end(self, run: Run, status: str, kept: int) -> ev.TurnEnded:
+        prompt, cached = self._measured_prompt(run), run.cached
+        if run.first_cached is not None:
+            cached = run.first_cached
+        elif status == "yielded" and not run.started:
+            prompt = cached = 0
         return ev.TurnEnded(
             turn=run.order.turn,
             attempt=run.order.attempt,
             status=status,
-            prompt_tokens=self._measured_prompt(run),
-            cached_tokens=run.cached,
+            prompt_tokens=prompt,
+            cached_tokens=cached,
             out_tokens=run.produced,
             kv_tokens=kept,
             tool="calc" if status == "tool_calls" else "",

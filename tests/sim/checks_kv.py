@@ -314,7 +314,10 @@ class Retention(Check):
         self.arriving = ""
         """Session of the call of this step."""
         self.wrong: list[tuple[str, str]] = []
-        """Session and complaint; none of sessions that end in this step, with all they hold."""
+        """Session and complaint; none of sessions that end, with all they hold.
+
+        That is in this step, or once what is being stored of them is.
+        """
 
     def event(self, event: ev.Event) -> None:
         self.arriving = event.session if isinstance(event, ev.TurnArrived) else ""
@@ -349,7 +352,7 @@ class Retention(Check):
     def after(self, event: ev.Event, actions: tuple[act.Action, ...]) -> None:
         ended = {str(a.session) for a in actions if isinstance(a, act.SessionEnded)}
         for session, complaint in self.wrong:
-            self.need(session in ended, complaint)
+            self.need(session in ended or session in self.book.storing(), complaint)
         self.wrong.clear()
 
     def at_rest(self, slot: Slot) -> bool:

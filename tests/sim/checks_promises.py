@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bedplate.core import actions as act
 from bedplate.core import events as ev
-from bedplate.core.limits import DISPATCH_ATTEMPTS_MAX
+from bedplate.core.limits import DISPATCH_ATTEMPTS_MAX, INTERACTIVE, YIELDS_MAX
 from bedplate.core.units import SECOND_NS
 from tests.sim.book import MOVE_NS, Book, Turn
 from tests.sim.checkers import Check
@@ -96,6 +96,8 @@ class Failures(Check):
             most = policy.run_base_ns + policy.run_token_ns * turn.need
             ran_out = turn.attempts > 0 and now - turn.last_dispatch_ns >= most
             return ran_out or reason in self._said(name)
+        if reason == "lane_full":
+            return 0 < turn.yielded == turn.attempts and self._waited_out(turn)
         if reason == "engine_lost" and turn.attempts:
             return reason in self._said(name) or self._waited_out(turn)
         if turn.ended is not None and turn.ended.status in ("error", "lost"):
@@ -114,7 +116,8 @@ class Failures(Check):
     def _used_up(self, event: ev.DispatchFailed | ev.CardDown | ev.CardUp, turn: Turn) -> bool:
         """The turn had all its tries, or may not be tried again."""
         book, first = self.book, turn.arrived
-        if turn.attempts >= DISPATCH_ATTEMPTS_MAX or (turn.delivered and not first.resumable):
+        tries = turn.attempts - turn.yielded
+        if tries >= DISPATCH_ATTEMPTS_MAX or (turn.delivered and not first.resumable):
             return True
         if turn.cancelled or turn.stopping or book.shutdown or book.sessions[first.session].closed:
             return True
@@ -137,4 +140,55 @@ class Failures(Check):
         )
 
 
-CHECKS = (Bounds, Failures)
+class Yields(Check):
+    """Who is asked to yield runs below one that waits, can go on, and is asked a few times."""
+
+    name = "yields"
+
+    def __init__(self, book: Book) -> None:
+        super().__init__(book)
+        self.gave_way = ""
+        """The turn that this event is about, if it has just yielded and nobody ends it."""
+
+    def event(self, event: ev.Event) -> None:
+        self.gave_way = ""
+        if isinstance(event, ev.TurnEnded) and event.status == "yielded":
+            turn = self.book.current(event.turn, event.attempt)
+            if turn is not None and not turn.stopping and not turn.cancelled:
+                closed = self.book.sessions[turn.arrived.session].closed
+                self.gave_way = "" if closed else event.turn
+
+    def action(self, action: act.Action) -> None:
+        if not isinstance(action, act.YieldTurn):
+            return
+        turn = self.book.turns.get(action.turn)
+        self.need(turn is not None, f"{action}: no such turn")
+        assert turn is not None
+        first = turn.arrived
+        self.need(turn.running, f"{action}: it is not running")
+        self.need(turn.attempts == action.attempt, f"{action}: attempt {turn.attempts} runs")
+        self.need(not turn.yielding, f"{action}: it was asked")
+        self.need(not turn.cancelled and not turn.stopping, f"{action}: it is being stopped")
+        self.need(first.lane > INTERACTIVE, f"{action}: it is interactive")
+        self.need(turn.yielded < YIELDS_MAX, f"{action}: it yielded {turn.yielded} times")
+        card = self.book.cards[turn.card].up
+        self.need(card.kv == "full" and card.can_cut, f"{action}: its card keeps nothing")
+        again = first.resumable or (turn.computing and not turn.delivered)
+        self.need(again, f"{action}: it cannot go on")
+
+    def after(self, event: ev.Event, actions: tuple[act.Action, ...]) -> None:
+        for action in actions:
+            if isinstance(action, act.YieldTurn):
+                turn = self.book.turns[action.turn].arrived
+                above = any(
+                    other.waiting
+                    and other.arrived.lane < turn.lane
+                    and other.arrived.model == turn.model
+                    for other in self.book.open.values()
+                )
+                self.need(above, f"{action}: nobody above waits")
+            elif isinstance(action, act.Settled) and action.turn:
+                self.need(action.turn != self.gave_way, f"{action}: it goes on")
+
+
+CHECKS = (Bounds, Failures, Yields)

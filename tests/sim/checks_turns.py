@@ -88,7 +88,8 @@ class Attempts(Check):
             return
         turn = self.book.turns[action.turn]
         self.need(action.attempt == turn.attempts + 1, f"{action}: after {turn.attempts}")
-        self.need(action.attempt <= DISPATCH_ATTEMPTS_MAX, f"{action}: too many")
+        tries = action.attempt - turn.yielded
+        self.need(tries <= DISPATCH_ATTEMPTS_MAX, f"{action}: too many")
         self.need(action.resume_tokens == turn.delivered, f"{action}: {turn.delivered} delivered")
         if turn.delivered:
             self.need(turn.arrived.resumable, f"{action}: not resumable")
@@ -317,6 +318,10 @@ class Metering(Check):
                     (action.prompt_tokens, action.cached_tokens) == measured,
                     f"{action}: engine measured {measured}",
                 )
+        if turn.told_then is not None and end is None:
+            then = (turn.told_then.prompt_tokens, turn.told_then.cached_tokens)
+            row = (action.prompt_tokens, action.cached_tokens)
+            self.need(row == then, f"{action}: it had yielded with {then}")
         if not turn.attempts:
             used = (action.prompt_tokens, action.out_tokens, action.slot_ns)
             self.need(used == (0, 0, 0), f"{action}: never ran")

@@ -29,6 +29,7 @@ from tests.sim.steps import (
     TICK,
     UP,
     Step,
+    also,
     arrives,
     card,
     drops,
@@ -66,7 +67,53 @@ def more(turn: str, prompt: int, reuse: int) -> ev.TurnArrived:
     return arrives(turn, prompt_tokens=prompt, reuse_tokens=reuse)
 
 
+YIELD = act.YieldTurn(TurnId("a"), 1)
+PATIENT_A: list[Step] = [*UP, (arrives("a", lane=2, resumable=True), [runs("a")])]
+"""A batch turn runs."""
+ASKED: list[Step] = [*PATIENT_A, (arrives("b", "r"), [])]
+"""And an interactive one waits."""
 WRONG: dict[str, tuple[str, list[Step]]] = {
+    "yields: asked of an interactive turn": (
+        "yields",
+        also([*UP, (arrives("a", resumable=True), [runs("a")])], YIELD),
+    ),
+    "yields: for nobody": ("yields", also(PATIENT_A, YIELD)),
+    "yields: asked again": ("yields", also(also(ASKED, YIELD), YIELD)),
+    "yields: asked of a turn that waits": (
+        "yields",
+        also([*UP, (arrives("a", lane=2, resumable=True), [])], YIELD),
+    ),
+    "yields: asked of a turn that cannot go on": (
+        "yields",
+        also(
+            [
+                *UP,
+                (arrives("a", lane=2), [runs("a")]),
+                (ev.TurnStarted(TurnId("a"), 1, 20, 0), []),
+                (arrives("b", "r"), []),
+            ],
+            YIELD,
+        ),
+    ),
+    "yields: asked where the KV does not stay": (
+        "yields",
+        also(
+            [
+                UP[0],
+                (card(kv="hints"), []),
+                (arrives("a", lane=2, resumable=True), [runs("a")]),
+                (arrives("b", "r"), []),
+            ],
+            YIELD,
+        ),
+    ),
+    "yields: one that gave way is at its end": (
+        "yields",
+        [
+            *also(ASKED, YIELD),
+            (ends("a", status="yielded"), [settles("a", lane=2, status="yielded")]),
+        ],
+    ),
     "home: computed again on another card": (
         "home",
         [*UP, (card("d"), []), *ONE[2:], (MORE, [runs("b", card=CardId("d"))])],

@@ -78,6 +78,8 @@ class World:
             for up in options.cards
         }
         self.past: list[ev.Event] = []
+        self.first_cached: dict[TurnId, int] = {}
+        """What the first run of a turn found cached, once the turn has yielded."""
 
     def later(self, delay_ns: int, rank: int, fire: Fire) -> None:
         """Schedule something."""
@@ -133,6 +135,8 @@ class World:
             raise CheckFailed("drain", f"more than {STEPS_MAX} steps")
         if isinstance(event, ev.TurnEnded) and event.status in GOOD_ENDS:
             self._learn(event)
+        if isinstance(event, ev.TurnEnded) and event.status == "yielded" and event.prompt_tokens:
+            self.first_cached.setdefault(event.turn, event.cached_tokens)
         if isinstance(event, _TURN_EVENTS) and self._chance(self.options.faults.stale):
             self.past.append(event)
         actions = self.core.handle(self.now, event)
@@ -157,10 +161,18 @@ class World:
     def _carry_out(self, action: act.Action) -> None:
         if isinstance(action, act.Dispatch):
             call = self.crowd.calls[action.turn]
-            self.cards[action.card].dispatch(action, call.prompt, stops_at=call.stops_at)
+            self.cards[action.card].dispatch(
+                action,
+                call.prompt,
+                stops_at=call.stops_at,
+                first_cached=self.first_cached.get(action.turn),
+            )
         elif isinstance(action, act.CancelTurn):
             for card in self.cards.values():
                 card.cancel(action)
+        elif isinstance(action, act.YieldTurn):
+            turn = self.checkers.book.turns[action.turn]
+            self.cards[CardId(turn.card)].yields(action, resumable=turn.arrived.resumable)
         elif isinstance(action, act.StoreKv):
             self.cards[action.card].store(action)
         elif isinstance(action, act.LoadKv):

@@ -19,6 +19,7 @@ One step, always in this order:
  3. closing sessions whose last work ended                 sessions
  4. admission of waiting sessions                          admission
  5. release of ready turns: placement, eviction, dispatch  release, placement, retention, dispatch
+    and of places for those that found none                yielding
  6. write-through of slots that became idle, then 4 and 5 again for what it freed   writethrough
  7. water levels, then the timer                           water, state.arm_timer
 

@@ -80,6 +80,18 @@ class CancelTurn(NamedTuple):
     attempt: int
 
 
+class YieldTurn(NamedTuple):
+    """Stop the running turn at its engine within 1 s: one of a higher lane needs its place.
+
+    Answered by TurnEnded(status=yielded), or by the end that the turn came to just before. What it
+    computed stays in its slot, and a later Dispatch lets it go on. A turn that is not resumable is
+    asked before its first token is out; if that was given to its client meanwhile, it runs on.
+    """
+
+    turn: TurnId
+    attempt: int
+
+
 class LoadKv(NamedTuple):
     """Fill an empty slot from the pool. Answered by KvLoaded or KvFailed(op=load)."""
 
@@ -183,6 +195,7 @@ Action = (
     | Refuse
     | FailTurn
     | CancelTurn
+    | YieldTurn
     | LoadKv
     | StoreKv
     | DropKv

@@ -33,6 +33,7 @@ from bedplate.core.release import release
 from bedplate.core.rules import Rules
 from bedplate.core.state import State
 from bedplate.core.writethrough import write_through
+from bedplate.core.yielding import make_way
 
 SHIPPED = Rules(
     rank=order.least_work,
@@ -117,6 +118,7 @@ def _schedule(state: State) -> None:
         group = next(iter(state.stirred.values()))
         admission.admit(state, group)
         release(state, group)
+        make_way(state, group)
         del state.stirred[group.model]
 
 

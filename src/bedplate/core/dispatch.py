@@ -10,11 +10,13 @@ from bedplate.core.actions import Dispatch, LoadKv
 from bedplate.core.card import book, claim, commit, leave, occupy, touch, unclaim
 from bedplate.core.eviction import give_up
 from bedplate.core.ids import EntryId
+from bedplate.core.limits import INTERACTIVE, YIELDS_MAX
 from bedplate.core.placement import Plan, usable_tokens
 from bedplate.core.ready import dequeue, enqueue
 from bedplate.core.retention import drop_slot
 from bedplate.core.state import State
 from bedplate.core.states import (
+    BREAKER_CLOSED,
     CLAIMED,
     FREE,
     HELD,
@@ -22,6 +24,7 @@ from bedplate.core.states import (
     PLACED,
     RUNNING,
     WAITING,
+    Card,
     Entry,
     Slot,
     Turn,
@@ -144,6 +147,8 @@ def dispatch(state: State, turn: Turn) -> None:
     turn.expected_tokens = expect
     prefix = prefixes.begin(state, turn)
     commit(state, turn, slot.card, turn.prompt_tokens - expect)
+    if _may_yield(turn, slot.card):
+        branch.group.may_yield[turn.id] = turn
     state.push_deadline(run_deadline_ns(state, turn), "run", turn.id)
     state.emit(
         Dispatch(
@@ -161,6 +166,18 @@ def dispatch(state: State, turn: Turn) -> None:
             prefix.tokens if prefix is not None else 0,
         )
     )
+
+
+def _may_yield(turn: Turn, card: Card) -> bool:
+    """Tell whether the turn may be stopped on this card, at least until its first token is out.
+
+    An engine may have computed more than anyone was given, so the card must cut KV back. A turn
+    that tries a card which failed before is left to its end.
+    """
+    if turn.lane == INTERACTIVE or turn.owed or turn.yields >= YIELDS_MAX:
+        return False
+    again = turn.resumable or turn.out_tokens == 0
+    return again and card.breaker == BREAKER_CLOSED and card.kv == "full" and card.can_cut
 
 
 def leave_slot(state: State, turn: Turn) -> Slot:
@@ -184,6 +201,7 @@ def leave_slot(state: State, turn: Turn) -> Slot:
         turn.dispatched_ns = 0
     turn.slot = None
     turn.loaded = False
+    card.group.may_yield.pop(turn.id, None)
     commit(state, turn, card, 0)
     leave(slot)
     card.running -= 1

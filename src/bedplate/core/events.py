@@ -75,11 +75,12 @@ class TokensEmitted(NamedTuple):
 
 
 class TurnEnded(NamedTuple):
-    """The engine is done with the turn, by its own end or by a cancel that core asked for.
+    """The engine is done with the turn, by its own end or because core asked it to stop.
 
-    `status`: stop | length | tool_calls | cancelled | error | lost. Tokens are the engine's own
-    count (`exact`) or an estimate. `kv_tokens` is what the slot now holds for the branch, 0 if
-    nothing usable.
+    `status`: stop | length | tool_calls | cancelled | yielded | error | lost. Tokens are the
+    engine's own count (`exact`) or an estimate. `kv_tokens` is what the slot now holds for the
+    branch, 0 if nothing usable. A turn that yielded goes on later; its prompt counts as cached or
+    not as its first run found it, in every later word too, so that it is paid for once.
     """
 
     turn: TurnId

@@ -64,7 +64,7 @@ def expected_cost(turn: Turn) -> int:
 
 def fresh_tokens(turn: Turn) -> int:
     """Return how many prompt tokens must probably be computed, at least one."""
-    held = min(_reusable(turn.branch), turn.reuse_tokens)
+    held = min(_reusable(turn.branch), turn.reuse_tokens, turn.prompt_tokens)
     if not held and turn.branch.entry is None:
         opening = opening_of(turn)
         held = opening.tokens if opening is not None else 0

@@ -21,6 +21,8 @@ BRANCH_QUEUE_MAX = 16
 """Turns waiting behind one another on one branch."""
 DISPATCH_ATTEMPTS_MAX = 3
 """Dispatches of one turn, the first included."""
+YIELDS_MAX = 8
+"""How often one turn may be stopped for those of higher lanes; then it runs to its end."""
 PASSED_OVER_MAX = 16
 """How often a waiting turn that does not fit may be passed before it blocks its card group."""
 RELEASE_SCAN_MAX = 64

@@ -175,6 +175,13 @@ def _fresh(held: Slot | Entry | None, turn: Turn, card: Card) -> int:
     return turn.prompt_tokens - saved
 
 
+def within_quota(state: State, turn: Turn) -> bool:
+    """Tell whether the turn's tenant may hold it on a card, were there room."""
+    left = turn.branch.slot
+    blocks = turn.need_blocks - (left.blocks if left is not None else 0)
+    return _over_quota(state, turn, blocks, left) is not None
+
+
 def _over_quota(state: State, turn: Turn, blocks: int, keep: Slot | None) -> list[Slot] | None:
     """Choose idle slots of the turn's tenant to drop so that `blocks` more are within its limit.
 

@@ -34,7 +34,9 @@ def stored(state: State, entry: Entry, tokens: int, size_bytes: int) -> None:
     assert entry.state == STORING
     state.pool_bytes += size_bytes - entry.size_bytes
     entry.tenant.pool_bytes += size_bytes - entry.size_bytes
-    entry.tokens = entry.shared_tokens = tokens
+    whole = entry.shared_tokens == entry.tokens
+    entry.shared_tokens = tokens if whole else min(entry.shared_tokens, tokens)
+    entry.tokens = tokens
     entry.size_bytes = size_bytes
     entry.state = STORED
     group = entry.group

@@ -34,6 +34,7 @@ def release(state: State, group: Group) -> None:
         if picked is None:
             return
         turn, way = picked
+        turn.owed = _goes_ahead(group, turn)
         _note_work(state, group, turn)
         dequeue(turn)
         start(state, turn, way)
@@ -41,6 +42,13 @@ def release(state: State, group: Group) -> None:
 
 def _waits(group: Group) -> bool:
     return bool(group.bound_cards) or not line.empty(group.queues)
+
+
+def _goes_ahead(group: Group, turn: Turn) -> bool:
+    """Tell whether the turn starts before those of a lane above it because its own is owed one."""
+    order = line.lanes(group)
+    at = order.index(turn.lane)
+    return any(group.queues[lane] for lane in range(turn.lane) if order.index(lane) > at)
 
 
 def _note_work(state: State, group: Group, turn: Turn) -> None:

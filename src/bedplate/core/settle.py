@@ -14,6 +14,7 @@ from bedplate.core.state import State
 from bedplate.core.states import (
     BEHIND,
     FREE,
+    GOOD_ENDS,
     HELD,
     LOADING,
     PLACED,
@@ -85,6 +86,9 @@ def end_turn(state: State, turn: Turn, status: str, *, cached_tokens: int = 0) -
     used = (turn.prompt_tokens if turn.attempt else 0) + turn.out_tokens
     tenant.settle(session.tenant, turn, used)
     del state.turns[turn.id]
+    branch.group.yielding.pop(turn.id, None)
+    if turn.line_tokens >= 0 and status not in GOOD_ENDS:
+        _forget_line(branch, turn.line_tokens)
     branch.turns.remove(turn)
     if turn.state in WAITING or not branch.turns:
         branch.ended_ns = state.now_ns
@@ -103,6 +107,20 @@ def end_turn(state: State, turn: Turn, status: str, *, cached_tokens: int = 0) -
             session.tenant.resting[session.id] = session
     state.stir(branch.group)
     next_turn(state, branch)
+
+
+def _forget_line(branch: Branch, tokens: int) -> None:
+    """A turn that left KV behind never ended well: the branch's line is as before it.
+
+    What is held of the branch shares with that only what the turn had reused of it.
+    """
+    slot = branch.slot
+    if slot is not None:
+        slot.shared_tokens = min(slot.shared_tokens, tokens)
+        if slot.entry is not None:
+            slot.entry.shared_tokens = min(slot.entry.shared_tokens, tokens)
+    if branch.entry is not None:
+        branch.entry.shared_tokens = min(branch.entry.shared_tokens, tokens)
 
 
 def watch_idle(state: State, session: Session, due_ns: int) -> None:
@@ -164,6 +182,7 @@ def next_turn(state: State, branch: Branch) -> None:
         turn.why = "store_in_flight"
         return
     assert slot is None or slot.state == HELD
+    branch.group.yielding.pop(turn.id, None)
     admission.request(state, turn)
 
 
@@ -185,17 +204,20 @@ def give_up(state: State, turn: Turn, detail: str) -> None:
     """End a turn that waited too long: refused if it never ran, failed if it did."""
     leave_line(state, turn)
     if turn.attempt:
-        lose(state, turn, "engine_lost", detail)
+        yielded = turn.attempt == turn.yields  # nothing of it was lost
+        lose(state, turn, "lane_full" if yielded else "engine_lost", detail)
         return
     retry_ns = state.policy.lanes[turn.lane].wait_max_ns // 4
     state.emit(Refuse(turn.id, "lane_full", detail, retry_ns))
     end_turn(state, turn, "refused")
 
 
-def fail_turn(state: State, turn: Turn, reason: str, detail: str) -> None:
+def fail_turn(
+    state: State, turn: Turn, reason: str, detail: str, *, cached_tokens: int = 0
+) -> None:
     """End a turn that is on no slot with an error that its client is told."""
     state.emit(FailTurn(turn.id, reason, detail))
-    end_turn(state, turn, status_of(reason))
+    end_turn(state, turn, status_of(reason), cached_tokens=cached_tokens)
 
 
 def status_of(reason: str) -> str:
@@ -205,7 +227,8 @@ def status_of(reason: str) -> str:
 
 def retry(state: State, turn: Turn, code: str, detail: str) -> None:
     """Let a turn that lost its card wait for another, or end it when it may not run again."""
-    again = turn.attempt < DISPATCH_ATTEMPTS_MAX and (turn.out_tokens == 0 or turn.resumable)
+    tries = turn.attempt - turn.yields
+    again = tries < DISPATCH_ATTEMPTS_MAX and (turn.out_tokens == 0 or turn.resumable)
     if turn.end_reason or not again or state.shutting_down:
         lose(state, turn, code, detail)
         return
@@ -230,11 +253,14 @@ def lose(state: State, turn: Turn, code: str, detail: str) -> None:
     """End a turn that has no slot: with the reason it was being ended for, else with `code`."""
     if turn.attempt:
         turn.exact = False
+    if turn.told_prompt_tokens >= 0:
+        turn.prompt_tokens = turn.told_prompt_tokens
+    cached_tokens = turn.told_cached_tokens
     if turn.end_reason == "client_cancelled":
-        end_turn(state, turn, "cancelled")
+        end_turn(state, turn, "cancelled", cached_tokens=cached_tokens)
     else:
         reason, text = (turn.end_reason or code), (turn.end_detail or detail)
-        fail_turn(state, turn, reason, text)
+        fail_turn(state, turn, reason, text, cached_tokens=cached_tokens)
 
 
 def stop(state: State, turn: Turn, reason: str, detail: str) -> None:

@@ -63,6 +63,8 @@ FREE, CLAIMED, HELD, STORING, DROPPING, BROKEN = (
 
 # States of a card's circuit breaker.
 BREAKER_CLOSED, BREAKER_HALF, BREAKER_OPEN = ("closed", "half_open", "open")
+GOOD_ENDS = ("stop", "length", "tool_calls")
+"""Statuses of a turn's end after which the slot's KV is the branch's context."""
 
 # Pool entry states.
 STORED = "stored"
@@ -283,6 +285,11 @@ class Turn:
     `waiting_tokens` what it counts for while it stands in a line. `kept` is the card that is kept
     for it meanwhile. `budget_micro` and `budget_tokens` are its part of what its session has
     reserved. `prefix` is its opening.
+
+    `owed`: it started because its lane was owed a turn. It yielded `yields` times; once it did,
+    `told_prompt_tokens` and `told_cached_tokens` are what is metered if it never ends well, −1
+    before. Since it left KV behind, of which it can reuse all, `reuse_tokens` counts that, and
+    `line_tokens` is what it was before, else −1.
     """
 
     __slots__ = (
@@ -306,10 +313,12 @@ class Turn:
         "kept",
         "lane",
         "limit_tokens",
+        "line_tokens",
         "load",
         "loaded",
         "need_blocks",
         "out_tokens",
+        "owed",
         "passed_over",
         "prefix",
         "prompt_tokens",
@@ -323,9 +332,12 @@ class Turn:
         "slot",
         "slot_ns",
         "state",
+        "told_cached_tokens",
+        "told_prompt_tokens",
         "tool_ns",
         "waiting_tokens",
         "why",
+        "yields",
     )
 
     def __init__(self, turn: TurnId, branch: Branch, lane: int, now_ns: int) -> None:
@@ -369,6 +381,11 @@ class Turn:
         self.fresh_tokens = 0
         self.kept: Card | None = None
         self.waiting_tokens = 0
+        self.owed = False
+        self.yields = 0
+        self.told_prompt_tokens = -1
+        self.told_cached_tokens = 0
+        self.line_tokens = -1
 
 
 class Slot:
@@ -526,6 +543,8 @@ class Group:
     up last. `shares` are those of its tenants; `common_blocks` are those of its common cards,
     `busy_blocks` those with turns, `reserve_blocks` all reserves, `kept_blocks` and `kept_tokens`
     what is kept of them (`shares`).
+    `may_yield` are running turns that may be stopped for others, in the order of their dispatch;
+    `yielding` those that were asked to and do not wait in line yet.
     """
 
     __slots__ = (
@@ -544,6 +563,7 @@ class Group:
         "idle",
         "kept_blocks",
         "kept_tokens",
+        "may_yield",
         "model",
         "open_heap",
         "owed",
@@ -561,6 +581,7 @@ class Group:
         "waiting_tokens",
         "waiting_turns",
         "wake_ns",
+        "yielding",
     )
 
     def __init__(self, model: ModelId, block_tokens: int) -> None:
@@ -596,6 +617,8 @@ class Group:
         self.queues: list[dict[TenantId, list[Turn]]] = [{}, {}, {}]
         self.admit_queues: list[dict[TenantId, list[Turn]]] = [{}, {}, {}]
         self.idle: list[dict[SessionId, Session]] = [{}, {}, {}]
+        self.may_yield: dict[TurnId, Turn] = {}
+        self.yielding: dict[TurnId, Turn] = {}
 
 
 class Entry:

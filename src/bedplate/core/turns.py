@@ -28,17 +28,16 @@ from bedplate.core.events import (
     TurnStarted,
 )
 from bedplate.core.ids import TurnId
+from bedplate.core.leaving import must_go, vacate
 from bedplate.core.limits import BRANCH_QUEUE_MAX, BRANCHES_MAX
 from bedplate.core.placement import untried
-from bedplate.core.retention import hold
+from bedplate.core.retention import hold, store_slot, writes_through
 from bedplate.core.state import State
-from bedplate.core.states import RUNNING, WAITING, Card, Group, Slot, Tenant, Turn
+from bedplate.core.states import GOOD_ENDS, RUNNING, WAITING, Card, Group, Slot, Tenant, Turn
 from bedplate.core.tools import NAME_LENGTH_MAX
 from bedplate.core.units import SECOND_NS, blocks_for
 
 TIMEOUT = "engine_timeout"
-GOOD_ENDS = ("stop", "length", "tool_calls")
-"""Statuses after which the slot's KV is the branch's context."""
 
 
 def arrived(state: State, event: TurnArrived) -> None:
@@ -171,6 +170,9 @@ def started(state: State, event: TurnStarted) -> None:
         state.count("pool_saved_tokens", event.cached_tokens)
     elif event.cached_tokens < turn.expected_tokens:
         state.count("cache_refuted")
+    if not turn.resumable:
+        turn.branch.group.may_yield.pop(turn.id, None)
+        turn.branch.group.yielding.pop(turn.id, None)
     turn.why = "decoding"
     assert turn.slot is not None
     _prompt_done(state, turn, turn.slot.card, event.prompt_tokens - event.cached_tokens)
@@ -198,6 +200,9 @@ def ended(state: State, event: TurnEnded) -> None:
     if turn is None:
         return
     slot = leave_slot(state, turn)
+    if event.status == "yielded" and not turn.end_reason:
+        _yielded(state, turn, slot, event)
+        return
     blocks = blocks_for(event.kv_tokens, state.policy.block_tokens)
     if event.status in GOOD_ENDS:
         _leave_line(turn)
@@ -228,6 +233,35 @@ def ended(state: State, event: TurnEnded) -> None:
     settle.end_turn(state, turn, status, cached_tokens=event.cached_tokens)
 
 
+def _yielded(state: State, turn: Turn, slot: Slot, event: TurnEnded) -> None:
+    """Let a turn that made way wait again, and store what it computed before anyone needs the room.
+
+    Until the store is over it does not ask for a place, so that it cannot take its own back.
+    """
+    assert turn.id in turn.branch.group.yielding, "it was asked"
+    state.count("yields")
+    turn.yields += 1
+    turn.out_tokens = max(turn.out_tokens, event.out_tokens)
+    turn.told_prompt_tokens = event.prompt_tokens
+    turn.told_cached_tokens = event.cached_tokens
+    blocks = blocks_for(event.kv_tokens, state.policy.block_tokens)
+    if 0 < blocks <= slot.blocks and slot.card.kv == "full":
+        _leave_line(turn)
+        if turn.line_tokens < 0:
+            turn.line_tokens = turn.reuse_tokens
+        turn.reuse_tokens = max(turn.reuse_tokens, event.kv_tokens)
+        slot.tokens = slot.shared_tokens = event.kv_tokens
+        slot.dirty = True
+        hold(state, slot, blocks)
+        if must_go(slot):
+            vacate(state, slot)
+        elif writes_through(state, slot):
+            store_slot(state, slot)
+    else:
+        scrap_slot(state, slot)
+    settle.requeue(state, turn)
+
+
 def _keeps(turn: Turn, event: TurnEnded, slot: Slot) -> bool:
     """Tell whether what the turn left on its card is the branch's line and worth keeping."""
     good = event.status in GOOD_ENDS and event.kv_tokens > 0
@@ -243,9 +277,10 @@ def _leave_line(turn: Turn) -> None:
     branch = turn.branch
     if branch.entry is not None:
         branch.entry.shared_tokens = min(branch.entry.shared_tokens, turn.reuse_tokens)
+    reused_tokens = turn.reuse_tokens if turn.line_tokens < 0 else turn.line_tokens
     for later in branch.turns:
         if later is not turn:
-            later.reuse_tokens = min(later.reuse_tokens, turn.reuse_tokens)
+            later.reuse_tokens = min(later.reuse_tokens, reused_tokens)
 
 
 def failed(state: State, event: DispatchFailed) -> None:

@@ -135,7 +135,8 @@ class TurnRun:
     """One dispatch of one turn.
 
     `delivered` is the text that earlier attempts already gave to the client (empty at first); with
-    `resume_tokens` > 0 the adapter continues after it and yields only what is new.
+    `resume_tokens` > 0 the adapter continues after it and yields only what is new. The prompt is
+    metered once: `prompted_before` says that an earlier run computed it for what is delivered.
     `prefix_tokens` > 0 asks for a copy of the opening on the way: a StoredPrefix comes before the
     Started, alone in its batch, and what this run computed for it is not cached for its turn.
     """
@@ -155,6 +156,7 @@ class TurnRun:
     delivered: str = ""
     prefix_entry: EntryId = field(default=EntryId(0))
     prefix_tokens: int = 0
+    prompted_before: bool = False
 
 
 class Started(NamedTuple):

@@ -4,7 +4,7 @@ Nothing here is taken from the writer of the rows: tokens come from the events.
 
 *Turns.* A turn that ended at its engine must have one row, with the tokens of its last attempt's
 `TurnEnded`. One that was lost instead has what was known then: its prompt, nothing cached, and what
-was delivered. One that never ran has none.
+was delivered; if it had yielded, its prompt is counted as it was then. One that never ran has none.
 
 *Cards.* A card counts what it computed since it came up (`CardReport`). At its newest report the
 count must equal the sum of the turns that ended on it. Three things leave room, each no wider than
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bedplate.journal import Record
 from bedplate.metering.balance import ZERO, CardBalance, CardBook, Tokens
@@ -84,7 +84,8 @@ class Report:
 class _Turn:
     """What the events say about a turn that has no row yet.
 
-    `delivered_tokens` is the part of `out_tokens` that attempts before the present one gave.
+    `delivered_tokens` is the part of `out_tokens` that attempts before the present one gave;
+    `yielded` is what the latest of those that yielded said.
     """
 
     arrived_seq: int
@@ -99,6 +100,7 @@ class _Turn:
     out_tokens: int = 0
     delivered_tokens: int = 0
     ended: dict[int, tuple[Tokens, bool]] = field(default_factory=dict)
+    yielded: Tokens | None = None
     final: bool = False
 
 
@@ -228,12 +230,13 @@ class _Walk:
         if row.attempts > 1:
             before = most.times(row.attempts - 1)
             self.cards.elsewhere(row.turn, turn.model, turn.arrived_seq, before)
-            # A resumed turn's output counts what an attempt before delivered, on another card.
-            delivered = Tokens(0, 0, turn.delivered_tokens)
+            # A resumed turn counts what attempts before delivered, and for one that yielded the
+            # prompt of its first: on this card or on another.
+            delivered = (turn.yielded or ZERO)._replace(out=turn.delivered_tokens)
             self.cards.doubt(row.turn, row.card, booked=delivered, most=ZERO)
 
 
-def _progress(turn: _Turn, kind: str, body: dict[str, int]) -> None:
+def _progress(turn: _Turn, kind: str, body: dict[str, Any]) -> None:
     if body["attempt"] > turn.attempt:
         turn.attempt, turn.final = body["attempt"], False
         turn.delivered_tokens = turn.out_tokens
@@ -242,8 +245,11 @@ def _progress(turn: _Turn, kind: str, body: dict[str, int]) -> None:
     turn.out_tokens = max(turn.out_tokens, body["out_tokens"])
     if kind == "TurnEnded":
         tokens = Tokens(body["prompt_tokens"], body["cached_tokens"], body["out_tokens"])
-        turn.ended[turn.attempt] = (tokens, bool(body["exact"]))
-        turn.final = True
+        if body["status"] == "yielded":
+            turn.yielded = tokens
+        else:
+            turn.ended[turn.attempt] = (tokens, bool(body["exact"]))
+            turn.final = True
     elif kind == "DispatchFailed":
         turn.final = not body["retryable"]
 
@@ -252,6 +258,8 @@ def _expected(turn: _Turn, attempts: int) -> Tokens:
     """Return what the row of a turn with so many attempts must say."""
     if attempts in turn.ended:
         return turn.ended[attempts][0]
+    if turn.yielded is not None:
+        return turn.yielded._replace(out=turn.out_tokens)
     return Tokens(turn.prompt_tokens if attempts else 0, 0, turn.out_tokens)
 
 

@@ -75,6 +75,7 @@ class LiveDriver:
             act.Refuse: self._refuse,
             act.FailTurn: self._fail_turn,
             act.CancelTurn: self._cancel_turn,
+            act.YieldTurn: self._yield_turn,
             act.LoadKv: self._move,
             act.StoreKv: self._move,
             act.DropKv: self._move,
@@ -229,6 +230,11 @@ class LiveDriver:
         live = self.turns.get(action.turn)
         if live is not None and not self.muted:
             self.executor.cancel(live, action.attempt)
+
+    def _yield_turn(self, action: act.YieldTurn, seq: int) -> None:
+        live = self.turns.get(action.turn)
+        if live is not None and not self.muted:
+            self.executor.make_way(live, action.attempt)
 
     def _move(self, action: act.LoadKv | act.StoreKv | act.DropKv, seq: int) -> None:
         if not self.muted:

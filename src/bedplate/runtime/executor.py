@@ -9,6 +9,8 @@ Promises, whatever an engine does:
   retried: whatever hung for so long costs every card it is tried on.
 - A turn that is dispatched again goes on in the same stream. What an older attempt still says is
   dropped; how much was delivered is counted here, where it is known, not in the core's books.
+- A turn that yielded has its prompt counted as its first run found it, however much was cached when
+  it went on: it is paid for once.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ from bedplate.errors import (
 )
 from bedplate.runtime.clock import Clock
 from bedplate.runtime.committer import Committer
-from bedplate.runtime.outcome import of_turn, status_of, tool_of
+from bedplate.runtime.outcome import of_turn, prompt_of_turn, status_of, tool_of
 from bedplate.runtime.slots import SlotUse
 from bedplate.runtime.turns import Call, TurnStream
 
@@ -89,7 +91,8 @@ class Run:
 class LiveTurn:
     """A turn between its arrival and its end. `out_tokens` and `text` count all attempts.
 
-    `due` ends it when its client's own deadline is over.
+    `first` is what the first run found of the prompt, once the turn has yielded behind it. `due`
+    ends it when its client's own deadline is over.
     """
 
     call: Call
@@ -99,6 +102,7 @@ class LiveTurn:
     delivered: bool = False
     text: list[str] = field(default_factory=list)
     run: Run | None = None
+    first: Started | None = None
     error: BedplateError | None = None
     due: asyncio.TimerHandle | None = None
 
@@ -120,7 +124,7 @@ class ExecutorDeps:
 
 
 class Executor:
-    """Carries out Dispatch and CancelTurn."""
+    """Carries out Dispatch, CancelTurn and YieldTurn."""
 
     def __init__(self, deps: ExecutorDeps, policy: Policy) -> None:
         self._deps = deps
@@ -158,6 +162,13 @@ class Executor:
         run = live.run
         if run is not None and run.attempt == attempt and not run.over:
             self._stop(live, run, "cancelled")
+
+    def make_way(self, live: LiveTurn, attempt: int) -> None:
+        """Stop this attempt if it can go on later; TurnEnded(yielded) follows within a second."""
+        run = live.run
+        again = live.call.prompt.resumable or not live.delivered
+        if run is not None and run.attempt == attempt and not run.over and again:
+            self._stop(live, run, "yielded")
 
     def report_progress(self, card: CardId) -> None:
         """Tell the core what a card's runs delivered, before it hears that the card is lost."""
@@ -221,7 +232,7 @@ class Executor:
                     continue
                 finished = self._deliver(live, run, outputs)
                 if finished is not None:
-                    finished = of_turn(finished, run.delivered_before)
+                    finished = of_turn(finished, run.delivered_before, live.first)
                     with self._deps.together():
                         if live.call.answered is not None and not stream.ended:
                             live.call.answered(finished)
@@ -325,7 +336,7 @@ class Executor:
 
     def _overdue(self, live: LiveTurn, run: Run) -> None:
         _log.error("engine %s: turn %s does not stop", live.engine.name, live.call.turn)
-        self._conclude(live, run, _stopped(live, run))
+        self._conclude(live, run, _stopped(live, run, settled=False))
 
 
 def _turn_run(live: LiveTurn, run: Run, action: Dispatch, deadline_s: float) -> TurnRun:
@@ -346,6 +357,7 @@ def _turn_run(live: LiveTurn, run: Run, action: Dispatch, deadline_s: float) -> 
         delivered="".join(live.text),
         prefix_entry=action.prefix_entry,
         prefix_tokens=action.prefix_tokens,
+        prompted_before=live.first is not None,
     )
 
 
@@ -364,24 +376,30 @@ def _ended(live: LiveTurn, run: Run, finished: Finished) -> TurnEnded:
     )
 
 
-def _stopped(live: LiveTurn, run: Run) -> Event:
-    """What a stopped run has used so far; its slot holds nothing that can be relied on."""
+def _stopped(live: LiveTurn, run: Run, *, settled: bool = True) -> Event:
+    """What a stopped run has used so far, and what its slot holds if it yielded and is `settled`.
+
+    That is all that was delivered but the last token, which may not have been computed. After a
+    cancel the slot holds nothing that can be relied on.
+    """
     if run.stopping == "deadline":
         live.error = EngineTimeout("the turn took longer than its deadline; it was stopped")
         return _lost(live, run, live.error, retryable=False)
-    started = run.started
-    prompt_tokens = cached_tokens = 0
-    if started is not None:
-        prompt_tokens = max(0, started.prompt_tokens - run.delivered_before)
-        cached_tokens = min(started.cached_tokens, prompt_tokens)
+    counts = prompt_of_turn(run.started, run.delivered_before, live.first)
+    kv_tokens = 0
+    if run.stopping == "yielded" and run.started is not None:
+        live.first = counts
+        new_tokens = live.out_tokens - run.delivered_before
+        if settled and new_tokens:
+            kv_tokens = run.started.prompt_tokens + new_tokens - 1
     return TurnEnded(
         turn=live.call.turn,
         attempt=run.attempt,
-        status="cancelled",
-        prompt_tokens=prompt_tokens,
-        cached_tokens=cached_tokens,
+        status=run.stopping,
+        prompt_tokens=counts.prompt_tokens,
+        cached_tokens=counts.cached_tokens,
         out_tokens=live.out_tokens,
-        kv_tokens=0,
+        kv_tokens=kv_tokens,
         tool="",
         exact=False,
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from bedplate import errors
 from bedplate.core.units import SECOND_NS
 from bedplate.core.view import WHY_TEXT
-from bedplate.engines.base import Finished, JsonObject
+from bedplate.engines.base import Finished, JsonObject, Started
 from bedplate.errors import BedplateError
 
 _STATUS_OF_FINISH = {
@@ -94,13 +94,24 @@ def tool_of(message: JsonObject) -> str:
     return str(function.get("name") or "") if isinstance(function, dict) else ""
 
 
-def of_turn(finished: Finished, delivered_before: int) -> Finished:
-    """Count a run's end as its turn's: client and bill are told the same.
+def of_turn(finished: Finished, delivered_before: int, first: Started | None) -> Finished:
+    """Count a run's end as its turn's: client and bill are told the same."""
+    found = Started(finished.prompt_tokens, finished.cached_tokens)
+    found = prompt_of_turn(found, delivered_before, first)
+    return replace(finished, prompt_tokens=found.prompt_tokens, cached_tokens=found.cached_tokens)
 
-    A resumed attempt was prompted with what was delivered before; that counts once, as output.
+
+def prompt_of_turn(
+    started: Started | None, delivered_before: int, first: Started | None
+) -> Started:
+    """Return what a turn is told of its prompt: what this run found, if it got so far.
+
+    A resumed run was prompted with what was delivered before; that counts once, as output. A turn
+    that yielded is told what its `first` run found.
     """
-    if delivered_before == 0:
-        return finished
-    prompt_tokens = max(0, finished.prompt_tokens - delivered_before)
-    cached_tokens = min(finished.cached_tokens, prompt_tokens)
-    return replace(finished, prompt_tokens=prompt_tokens, cached_tokens=cached_tokens)
+    if first is not None:
+        return first
+    if started is None:
+        return Started(0, 0)
+    prompt_tokens = max(0, started.prompt_tokens - delivered_before)
+    return Started(prompt_tokens, min(started.cached_tokens, prompt_tokens))

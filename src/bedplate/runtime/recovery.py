@@ -177,12 +177,13 @@ def reconcile(
 
 def _lost(turn: Turn) -> TurnEnded:
     """What a lost turn used, as far as its last word told: an estimate, nothing before Started."""
+    found = turn.told_prompt_tokens <= 0 and turn.why == "decoding"
     return TurnEnded(
         turn=turn.id,
         attempt=turn.attempt,
         status="lost",
-        prompt_tokens=turn.prompt_tokens if turn.why == "decoding" else 0,
-        cached_tokens=0,
+        prompt_tokens=turn.prompt_tokens if found else max(0, turn.told_prompt_tokens),
+        cached_tokens=turn.told_cached_tokens,
         out_tokens=turn.out_tokens,
         kv_tokens=0,
         tool="",

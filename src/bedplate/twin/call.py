@@ -14,7 +14,9 @@ class Call:
     not computed again. `out_tokens` is how long the answer would be without a limit; it ends with
     `status`, calling `tool`. `delivered_tokens` of it have reached the client, over all dispatches,
     and `kv_tokens` are in a slot at its end. `card` is where it was dispatched last. Of the prompt
-    `repeated_tokens` were computed once before, by an earlier turn or a run that was lost. The turn
+    `repeated_tokens` were computed once before, by an earlier turn or a run that was lost. Once it
+    has yielded with a token out, `first_cached_tokens` are those that its first run found, −1
+    before. The turn
     arrived at `arrival_ns`, and was asked as this call at `asked_ns`.
     Times are −1 before their moment.
     """
@@ -25,6 +27,7 @@ class Call:
         "cached_tokens",
         "card",
         "delivered_tokens",
+        "first_cached_tokens",
         "first_ns",
         "kv_tokens",
         "limit_tokens",
@@ -33,6 +36,7 @@ class Call:
         "owner",
         "prompt_tokens",
         "repeated_tokens",
+        "resumable",
         "reuse_tokens",
         "session",
         "status",
@@ -54,6 +58,7 @@ class Call:
         self.repeated_tokens = 0
         self.out_tokens = 0
         self.limit_tokens = 0
+        self.resumable = False
         self.status = "stop"
         self.tool = ""
         self.card = CardId("")
@@ -61,6 +66,7 @@ class Call:
         self.asked_ns = -1
         self.first_ns = -1
         self.cached_tokens = 0
+        self.first_cached_tokens = -1
         self.delivered_tokens = 0
         self.kv_tokens = 0
 
@@ -73,6 +79,7 @@ class Call:
         other.repeated_tokens = self.prompt_tokens if computed else self.repeated_tokens
         other.out_tokens = self.out_tokens
         other.limit_tokens = self.limit_tokens
+        other.resumable = self.resumable
         other.status = self.status
         other.tool = self.tool
         other.arrival_ns = self.arrival_ns
@@ -85,6 +92,7 @@ class Run(Sequence):
     It ends when its turn has `target_tokens`, `cut_short` by the limit in force or as the workload
     says. `delivered_before` of them came from earlier attempts and are part of its prompt here. The
     core heard of `told_tokens` at `told_ns`. A copy of its first `prefix_tokens` tokens is wanted.
+    `yields`: it is stopped to go on later.
     """
 
     __slots__ = (
@@ -100,6 +108,7 @@ class Run(Sequence):
         "target_tokens",
         "told_ns",
         "told_tokens",
+        "yields",
     )
 
     def __init__(self, number: int, order: Dispatch, call: Call, cached_tokens: int) -> None:
@@ -116,5 +125,6 @@ class Run(Sequence):
         self.target_tokens = order.limit_tokens if self.cut_short else call.out_tokens
         self.out_tokens = max(1, self.target_tokens - before)
         self.started = False
+        self.yields = False
         self.told_ns = 0
         self.told_tokens = before

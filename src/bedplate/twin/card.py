@@ -191,6 +191,9 @@ class VirtualCard:
             reserved = call.prompt_tokens + order.limit_tokens
             found = self._cache.begin(call.session, reserved)
             cached_tokens = min(found, call.reuse_tokens, call.prompt_tokens - 1)
+        elif call.delivered_tokens and cached_tokens == call.prompt_tokens - 1:
+            whole = call.prompt_tokens + call.delivered_tokens
+            cached_tokens = max(cached_tokens, min(self.moving.held(order.slot), whole - 1))
         run = Run(self._numbers, order, call, cached_tokens)
         self._runs[order.turn] = run
         if not self.alive:
@@ -217,11 +220,12 @@ class VirtualCard:
         self._tell(ev.TurnStarted(run.call.turn, run.attempt, run.prompt_tokens, 0))
         self._finish(run)
 
-    def cancel(self, turn: TurnId, attempt: int) -> None:
-        """Stop a run at the end of the step under way."""
+    def cancel(self, turn: TurnId, attempt: int, *, yields: bool = False) -> None:
+        """Stop a run at the end of the step under way; one that `yields` leaves its KV."""
         run = self._runs.get(turn)
         if run is None or run.attempt != attempt or run.state == ENDING:
             return
+        run.yields = yields
         if not self.alive:
             self._heap.at(self._heap.now_ns + STOP_NS, CARD, self._give_up, run)
         elif run.state == BEGINNING:
@@ -235,24 +239,30 @@ class VirtualCard:
             self._stop(run)
 
     def _stop(self, run: Run) -> None:
-        """Answer a cancel: what the run used so far; its slot holds nothing to rely on."""
+        """Answer a cancel: what the run used so far, and what its slot holds if it yields."""
         call = run.call
+        kv_tokens = 0
         if self.alive and run.state in (PROMPT, DECODING):
             produced = self.batch.produced(run, 0)
             call.delivered_tokens = run.delivered_before + produced
             self._out_tokens += produced
+            if run.yields and produced:
+                kv_tokens = run.prompt_tokens + produced - 1
             self.batch.leave(run)
-        prompt_tokens = call.prompt_tokens if run.started else 0
-        self._over(run, 0)
+        cached_tokens = _cached(run)
+        if run.yields and run.started:
+            call.first_cached_tokens = cached_tokens
+        prompt_tokens = call.prompt_tokens if run.started or call.first_cached_tokens >= 0 else 0
+        self._over(run, kv_tokens)
         self._tell(
             ev.TurnEnded(
                 call.turn,
                 run.attempt,
-                "cancelled",
+                "yielded" if run.yields else "cancelled",
                 prompt_tokens,
-                min(run.cached_tokens, prompt_tokens),
+                min(cached_tokens, prompt_tokens),
                 call.delivered_tokens,
-                0,
+                kv_tokens,
                 "",
                 False,
             )
@@ -286,7 +296,8 @@ class VirtualCard:
         if self._cancels:
             cancels, self._cancels = self._cancels, []
             for run in cancels:
-                if run.state in (PROMPT, DECODING):
+                goes_on = run.yields and run.started and not run.call.resumable
+                if run.state in (PROMPT, DECODING) and not goes_on:
                     self._stop(run)
         if self._progress_tokens:
             self._say_progress()
@@ -312,7 +323,7 @@ class VirtualCard:
         if kv_tokens and self._cache is None:
             kv_tokens -= 1  # the last token was sampled, and its KV computed nowhere
         self._over(run, kv_tokens)
-        call.cached_tokens = min(run.cached_tokens, call.prompt_tokens)
+        call.cached_tokens = _cached(run)
         self._tell(
             ev.TurnEnded(
                 call.turn,
@@ -370,3 +381,10 @@ class VirtualCard:
             loads=self.moving.loads,
             moved_bytes=self.moving.moved_bytes,
         )
+
+
+def _cached(run: Run) -> int:
+    """Return the prompt tokens that the turn found computed, in its first run if it yielded."""
+    call = run.call
+    found = run.cached_tokens if call.first_cached_tokens < 0 else call.first_cached_tokens
+    return min(found, call.prompt_tokens)

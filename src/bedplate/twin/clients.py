@@ -157,6 +157,7 @@ class Clients:
         if number + 1 < len(turns) and turns[number + 1].tool:
             call.tool = turns[number + 1].tool
             call.status = "tool_calls"
+        call.resumable = agent.resumable
         call.arrival_ns = self._heap.now_ns
         if number == 0:
             agent.started_ns = call.arrival_ns

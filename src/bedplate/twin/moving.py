@@ -72,6 +72,10 @@ class Moving:
         self._stepper.batch.idle_tokens += tokens - self._slot_tokens.get(slot, 0)
         self._slot_tokens[slot] = tokens
 
+    def held(self, slot: SlotId) -> int:
+        """Return the tokens that a slot holds beside the batch."""
+        return self._slot_tokens.get(slot, 0)
+
     def store(self, order: StoreKv) -> None:
         """Copy what a slot holds to the pool."""
         tokens = self._slot_tokens[order.slot]

@@ -112,6 +112,7 @@ class World:
             act.Refuse: self.clients.refused,
             act.FailTurn: self.clients.failed,
             act.CancelTurn: self._cancel,
+            act.YieldTurn: self._yield,
             act.LoadKv: self._load,
             act.StoreKv: self._store,
             act.DropKv: self._drop,
@@ -169,6 +170,10 @@ class World:
         card = self.clients.calls[action.turn].card
         self.cards[card].cancel(action.turn, action.attempt)
 
+    def _yield(self, action: act.YieldTurn) -> None:
+        card = self.clients.calls[action.turn].card
+        self.cards[card].cancel(action.turn, action.attempt, yields=True)
+
     def _load(self, action: act.LoadKv) -> None:
         self.cards[action.card].moving.load(action, self.entries[action.entry])
 
@@ -217,7 +222,15 @@ class World:
         assert self.away
         state = self.base.state
         table = self._table
-        muted = (act.Dispatch, act.CancelTurn, act.LoadKv, act.StoreKv, act.DropKv, act.DropEntry)
+        muted = (
+            act.Dispatch,
+            act.CancelTurn,
+            act.YieldTurn,
+            act.LoadKv,
+            act.StoreKv,
+            act.DropKv,
+            act.DropEntry,
+        )
         self._table = {kind: _ignore if kind in muted else fire for kind, fire in table.items()}
         turns = list(state.turns.values())
         self.tell(ev.JournalStalled(False))
@@ -251,12 +264,13 @@ def _ignore(_: Any) -> None:
 
 def _lost(turn: Turn) -> ev.TurnEnded:
     """What a lost turn used, as far as its last word told."""
+    found = turn.told_prompt_tokens <= 0 and turn.why == "decoding"
     return ev.TurnEnded(
         turn=turn.id,
         attempt=turn.attempt,
         status="lost",
-        prompt_tokens=turn.prompt_tokens if turn.why == "decoding" else 0,
-        cached_tokens=0,
+        prompt_tokens=turn.prompt_tokens if found else max(0, turn.told_prompt_tokens),
+        cached_tokens=turn.told_cached_tokens,
         out_tokens=turn.out_tokens,
         kv_tokens=0,
         tool="",

@@ -120,11 +120,12 @@ class Log:
         *,
         attempt: int = 1,
         exact: int = 1,
+        status: str = "stop",
     ) -> int:
         body = {
             "turn": turn,
             "attempt": attempt,
-            "status": "stop",
+            "status": status,
             "prompt_tokens": prompt,
             "cached_tokens": cached,
             "out_tokens": out,

@@ -222,8 +222,11 @@ class LlamaCppEngine:
         finally:
             await events.aclose()
             if answer.started:
+                ledger = self.fleet.ledgers[turn.card]
                 own_tokens = min(answer.cached, turn.prefix_tokens)
-                self.fleet.ledgers[turn.card].reused_own(own_tokens)
+                ledger.reused_own(own_tokens)
+                if turn.prompted_before:
+                    ledger.prompt_again(prompt_tokens, answer.cached - own_tokens)
             if not answer.over:
                 await self._settle(turn, answer, prompt_tokens)
 

@@ -1,9 +1,10 @@
 """A card's own counters, made comparable with what was metered.
 
 The server counts all that it computes. Turns are metered for what their clients were given, so
-three amounts are the server's alone: the prompt of a run that was cut before its first token, the
-tokens of a cut run that it made and nobody saw, and an opening that was computed in a run of its
-own, which the server counts a second time as reused. They are measured when they arise (the slot
+four amounts are the server's alone: the prompt of a run that was cut before its first token, the
+tokens of a cut run that it made and nobody saw, an opening that was computed in a run of its own,
+which the server counts a second time as reused, and the prompt of a run that goes on after another.
+They are measured when they arise (the slot
 says what it holds) and left out of the card's totals, which then equal the metered tokens exactly.
 """
 
@@ -37,6 +38,11 @@ class Ledger:
     def unseen_answer(self, tokens: int) -> None:
         """Leave out tokens that a cut run made after the last one that was read."""
         self._out += max(0, tokens)
+
+    def prompt_again(self, tokens: int, cached_tokens: int) -> None:
+        """Leave out the prompt of a run whose turn is metered for that of an earlier run."""
+        self._prompt += tokens
+        self._cached += cached_tokens
 
     def totals(self, now: Counters) -> Counters:
         """Return the server's totals since the card came up, less what no turn is metered for."""
