@@ -141,8 +141,11 @@ def plan(state: State, turn: Turn) -> Plan | None:
         chosen = slot if slot is not None else victims[0]
         return Plan(card, chosen, _joined(victims, own), source, blocks, len(own))
 
-    tried = (attempt(card) for card in _asked_first(turn, length))
-    way = next((found for found in tried if found is not None), None)
+    way: Plan | None = None
+    for card in _asked_first(turn, length):
+        way = attempt(card)
+        if way is not None:
+            break
     if way is None:
         way = first_by_load(turn.branch.group, min_tokens=length, tries=tries, attempt=attempt)
     if way is None:
