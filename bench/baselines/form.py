@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bedplate.core import prefixes, retention
+from bedplate.core.group import Group
 from bedplate.core.rules import Rank, Rules
 from bedplate.core.state import State
-from bedplate.core.states import Branch, Entry, Group, Slot, Turn
+from bedplate.core.states import Branch, Entry, Slot, Turn
 from bedplate.twin.run import Site
 from bedplate.twin.world import Heard
 from bench.baselines import placing

@@ -7,10 +7,11 @@ not fit is paused between two turns, the latest sessions first. KV goes shortest
 
 from __future__ import annotations
 
+from bedplate.core.group import Group
 from bedplate.core.placement import Plan
 from bedplate.core.rules import Rank
 from bedplate.core.state import State
-from bedplate.core.states import Group, Slot, Turn
+from bedplate.core.states import Slot, Turn
 from bedplate.core.units import SECOND_NS
 from bedplate.twin.run import Site
 from bench.baselines import placing

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bedplate.core import placement
+from bedplate.core.group import Group
 from bedplate.core.limits import BATCH, INTERACTIVE, SHARED
 from bedplate.core.placement import Plan
 from bedplate.core.state import State
-from bedplate.core.states import Group, Turn
+from bedplate.core.states import Turn
 
 
 def gathered(count: int, most_ns: int) -> Callable[[State, Turn], Plan | None]:

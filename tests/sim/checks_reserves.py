@@ -8,6 +8,7 @@ from tests.sim.book import Book, Turn
 from tests.sim.checkers import Check
 from tests.sim.checks_kv import Retention
 from tests.sim.checks_order import Observer
+from tests.sim.sequence import length
 from tests.sim.shares import Shares
 from tests.sim.things import Slot
 
@@ -118,4 +119,31 @@ class Floor(Check):
         return [*turns, self.book.turns[self.arriving]] if self.arriving else turns
 
 
-CHECKS = (Kept, Floor)
+class OnCards(Check):
+    """A tenant's turn begins only where its KV on cards stays within its own limit (F20)."""
+
+    name = "on-cards"
+
+    def action(self, action: act.Action) -> None:
+        if not isinstance(action, act.Dispatch):
+            return
+        book = self.book
+        assert book.policy is not None
+        turn, block = book.turns[action.turn], book.policy.block_tokens
+        limit = book.tenant_policy(turn.arrived.tenant).card_tokens_max // block
+        if not limit or book.policy_ns > turn.at_ns:
+            return
+        blocks = -(-(turn.arrived.prompt_tokens + action.limit_tokens) // block)
+        for name, card in book.cards.items():
+            for number, slot in enumerate(card.slots):
+                here = (name, number) == (action.card, action.slot)
+                gone = slot.op == "drop" or slot.drops_failed
+                if slot.tenant == turn.arrived.tenant and not gone and not here:
+                    full = card.up.kv == "full"
+                    held = length(slot.tokens) if full and not slot.turn else 0
+                    held = book.held_tokens(card, slot) if slot.turn else held
+                    blocks += -(-held // block)
+        self.need(blocks <= limit, f"{action}: {blocks} of {limit} blocks of {turn.arrived.tenant}")
+
+
+CHECKS = (Kept, Floor, OnCards)

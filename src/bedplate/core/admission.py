@@ -23,12 +23,13 @@ from itertools import islice
 from bedplate.core import lane as line
 from bedplate.core import shares
 from bedplate.core.eviction import yield_room
+from bedplate.core.group import Group
 from bedplate.core.lease import expired
 from bedplate.core.limits import ADMIT_PATIENCE_NS, RELEASE_SCAN_MAX
 from bedplate.core.ready import enqueue
 from bedplate.core.shares import Share
 from bedplate.core.state import State
-from bedplate.core.states import QUEUED, Branch, Group, Session, Turn
+from bedplate.core.states import QUEUED, Branch, Session, Turn
 
 LEASES_SCAN_MAX = 16
 """Leased idle sessions of a lane that are looked past for one whose lease ran out."""

@@ -20,6 +20,7 @@ from bedplate.core import leaving, settle
 from bedplate.core.actions import Alarm
 from bedplate.core.card import touch
 from bedplate.core.dispatch import leave_slot
+from bedplate.core.group import Group
 from bedplate.core.ids import CardId, TurnId
 from bedplate.core.limits import (
     BREAKER_PAUSE_MAX_NS,
@@ -28,7 +29,7 @@ from bedplate.core.limits import (
     BREAKER_WINDOW_NS,
 )
 from bedplate.core.state import State
-from bedplate.core.states import BREAKER_CLOSED, BREAKER_HALF, BREAKER_OPEN, Card, Group
+from bedplate.core.states import BREAKER_CLOSED, BREAKER_HALF, BREAKER_OPEN, Card
 
 FAULTS = ("engine_error", "engine_protocol_error", "engine_lost", "engine_timeout")
 """Codes of a failed dispatch that are the card's fault."""

@@ -16,21 +16,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from bedplate.core import shares
+from bedplate.core.group import Group
 from bedplate.core.ids import TurnId
 from bedplate.core.lease import charge
 from bedplate.core.limits import BATCH
 from bedplate.core.state import State
-from bedplate.core.states import (
-    BREAKER_HALF,
-    BREAKER_OPEN,
-    DROPPING,
-    FREE,
-    HELD,
-    Card,
-    Group,
-    Slot,
-    Turn,
-)
+from bedplate.core.states import BREAKER_HALF, BREAKER_OPEN, DROPPING, FREE, HELD, Card, Slot, Turn
 from bedplate.core.units import SECOND_NS
 
 Found = TypeVar("Found")

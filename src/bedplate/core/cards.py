@@ -8,16 +8,10 @@ from bedplate.core.actions import Alarm
 from bedplate.core.card import empty_slot, touch
 from bedplate.core.dispatch import leave_slot
 from bedplate.core.events import CardDown, CardDraining, CardReport, CardUp, PolicyChanged
+from bedplate.core.group import Group
 from bedplate.core.ids import SlotId
 from bedplate.core.state import State
-from bedplate.core.states import (
-    BREAKER_HALF,
-    BREAKER_OPEN,
-    STORING,
-    Card,
-    Group,
-    Slot,
-)
+from bedplate.core.states import BREAKER_HALF, BREAKER_OPEN, STORING, Card, Slot
 from bedplate.core.units import blocks_for
 
 RESTART = "restart"

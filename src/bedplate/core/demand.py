@@ -13,8 +13,9 @@ counted, so the wait may be longer; it is a reason to refuse only when it is lon
 
 from __future__ import annotations
 
+from bedplate.core.group import Group
 from bedplate.core.ids import TenantId
-from bedplate.core.states import Group, Turn
+from bedplate.core.states import Turn
 
 MEAN_SHIFT = 4
 """The mean time of a turn moves a sixteenth of the way with each one."""

@@ -16,12 +16,13 @@ is not: of 4, 5 and 6 tokens with costs in their squares and 6 needed it pays 41
 from __future__ import annotations
 
 from bedplate.core.costs import SAME
+from bedplate.core.group import Group
 from bedplate.core.lease import DENSITY_BITS, expired
 from bedplate.core.limits import BATCH
 from bedplate.core.returns import prefix_rate, rate
 from bedplate.core.rules import Rank
 from bedplate.core.state import State
-from bedplate.core.states import HELD, Branch, Entry, Group, Session, Slot
+from bedplate.core.states import HELD, Branch, Entry, Session, Slot
 
 SPARE_BITS = 2
 """A copy in the pool whose KV a card has too is worth a quarter: it is needed after two losses."""

@@ -22,9 +22,10 @@ any other of the same weight (INV-14).
 
 from __future__ import annotations
 
+from bedplate.core.group import Group
 from bedplate.core.prefixes import opening_of
 from bedplate.core.state import State
-from bedplate.core.states import Branch, Group, Tenant, Turn
+from bedplate.core.states import Branch, Tenant, Turn
 from bedplate.core.units import SECOND_NS
 
 PROMPT_COST = 1

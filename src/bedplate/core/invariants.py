@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bedplate.core.base import Base
 from bedplate.core.card import open_to
+from bedplate.core.group import Group
 from bedplate.core.limits import LANE_NAMES
 from bedplate.core.shares import Share
 from bedplate.core.state import State
@@ -29,7 +30,6 @@ from bedplate.core.states import (
     WAITING,
     Card,
     Entry,
-    Group,
     Slot,
     Turn,
 )

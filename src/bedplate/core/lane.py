@@ -13,10 +13,11 @@ from collections.abc import Iterator
 
 from bedplate.core.demand import note_gone, note_waiting
 from bedplate.core.fairness import SCALE, expected_cost, fresh_tokens
+from bedplate.core.group import Group
 from bedplate.core.ids import TenantId
 from bedplate.core.rules import Rank
 from bedplate.core.state import State
-from bedplate.core.states import Group, Turn
+from bedplate.core.states import Turn
 
 Line = list[dict[TenantId, list[Turn]]]
 Place = tuple[int, Rank]

@@ -17,12 +17,13 @@ from bedplate.core import shares
 from bedplate.core.card import any_open, can_open
 from bedplate.core.dispatch import start
 from bedplate.core.fairness import SCALE, expected_cost
+from bedplate.core.group import Group
 from bedplate.core.lane import Place
 from bedplate.core.limits import PASSED_OVER_MAX, RELEASE_SCAN_MAX
 from bedplate.core.placement import Plan, may_begin
 from bedplate.core.ready import dequeue
 from bedplate.core.state import State
-from bedplate.core.states import Group, Turn
+from bedplate.core.states import Turn
 
 
 def release(state: State, group: Group) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from bedplate.core import admission, budget, fairness, pool, returns, settle, shares
 from bedplate.core.actions import SessionEnded
 from bedplate.core.events import TurnArrived
+from bedplate.core.group import Group
 from bedplate.core.ids import BranchId, SessionId
 from bedplate.core.limits import BRANCHES_MAX
 from bedplate.core.retention import drop_slot
 from bedplate.core.state import State
-from bedplate.core.states import HELD, STORING, Branch, Group, Session, Tenant
+from bedplate.core.states import HELD, STORING, Branch, Session, Tenant
 
 
 def branch_for(state: State, event: TurnArrived, payer: Tenant, group: Group) -> Branch:

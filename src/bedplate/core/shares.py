@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import heapq
 
+from bedplate.core.group import Group
 from bedplate.core.ids import TenantId
 from bedplate.core.limits import TenantPolicy
 from bedplate.core.rules import Rank
 from bedplate.core.state import State
-from bedplate.core.states import Card, Group, Slot, Tenant, Turn
+from bedplate.core.states import Card, Slot, Tenant, Turn
 
 CARDS_KEPT_SCAN_MAX = 8
 """Cards looked at closely for one to keep, those with the least running first."""

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from bedplate.core import leaving, shares
 from bedplate.core.card import touch
+from bedplate.core.group import Group
 from bedplate.core.limits import Slice
 from bedplate.core.state import State
-from bedplate.core.states import Card, Group
+from bedplate.core.states import Card
 
 
 def renew(state: State, group: Group) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from bedplate.core import CORE_VERSION
 from bedplate.core.base import SHIPPED, Base
 from bedplate.core.costs import Costs, Line
+from bedplate.core.group import Group
 from bedplate.core.ids import (
     BranchId,
     CardId,
@@ -29,17 +30,7 @@ from bedplate.core.prices import Prices
 from bedplate.core.rules import Rules
 from bedplate.core.shares import Share
 from bedplate.core.state import State
-from bedplate.core.states import (
-    Branch,
-    Card,
-    Entry,
-    Group,
-    Prefix,
-    Session,
-    Slot,
-    Tenant,
-    Turn,
-)
+from bedplate.core.states import Branch, Card, Entry, Prefix, Session, Slot, Tenant, Turn
 from bedplate.core.tools import Gaps, Memory
 
 INT_LIMIT = 1 << 63

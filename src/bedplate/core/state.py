@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Callable
 
 from bedplate.core.actions import Action, SetTimer
+from bedplate.core.group import Group
 from bedplate.core.ids import CardId, EntryId, ModelId, SessionId, SlotId, TenantId, TurnId
 from bedplate.core.limits import EXPIRE_SCAN_MAX, Policy, TenantPolicy, default_policy
 from bedplate.core.rules import Rules
@@ -15,7 +16,6 @@ from bedplate.core.states import (
     WAITING,
     Card,
     Entry,
-    Group,
     Session,
     Slot,
     Tenant,

@@ -27,13 +27,14 @@ from bedplate.core.events import (
     TurnEnded,
     TurnStarted,
 )
+from bedplate.core.group import Group
 from bedplate.core.ids import TurnId
 from bedplate.core.leaving import must_go, vacate
 from bedplate.core.limits import BRANCH_QUEUE_MAX, BRANCHES_MAX
 from bedplate.core.placement import untried
 from bedplate.core.retention import hold, store_slot, writes_through
 from bedplate.core.state import State
-from bedplate.core.states import GOOD_ENDS, RUNNING, WAITING, Card, Group, Slot, Tenant, Turn
+from bedplate.core.states import GOOD_ENDS, RUNNING, WAITING, Card, Slot, Tenant, Turn
 from bedplate.core.tools import NAME_LENGTH_MAX
 from bedplate.core.units import SECOND_NS, blocks_for
 

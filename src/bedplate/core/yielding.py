@@ -20,11 +20,12 @@ from itertools import islice
 from bedplate.core.actions import YieldTurn
 from bedplate.core.card import prompt_budget, takes
 from bedplate.core.fairness import fresh_tokens
+from bedplate.core.group import Group
 from bedplate.core.limits import BATCH, INTERACTIVE, RELEASE_SCAN_MAX, SHARED
 from bedplate.core.placement import home_of, is_bound, within_quota
 from bedplate.core.retention import victims_for
 from bedplate.core.state import State
-from bedplate.core.states import BREAKER_CLOSED, Group, Turn
+from bedplate.core.states import BREAKER_CLOSED, Turn
 
 ENDING_TOKENS = 32
 """A turn that may give no more than so many tokens is left to its end."""

@@ -21,7 +21,8 @@ from bedplate.core.ids import CardId, SessionId, TenantId, TurnId
 from bedplate.core.limits import LANE_NAMES
 from bedplate.engines.base import Engine
 from bedplate.errors import BedplateError, DeadlineExceeded, Draining, EngineLost
-from bedplate.runtime.executor import Executor, LiveTurn
+from bedplate.runtime.executor import Executor
+from bedplate.runtime.live import LiveTurn
 from bedplate.runtime.moves import Moves
 from bedplate.runtime.outcome import error_of
 from bedplate.runtime.stats import Histogram

@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bedplate.core.actions import Dispatch
 from bedplate.core.events import (
@@ -31,12 +31,11 @@ from bedplate.core.events import (
     TurnEnded,
     TurnStarted,
 )
-from bedplate.core.ids import CardId, EntryId, SlotId
+from bedplate.core.ids import CardId
 from bedplate.core.limits import Policy
 from bedplate.core.units import MILLISECOND_NS, SECOND_NS
 from bedplate.engines.base import (
     Delta,
-    Engine,
     Finished,
     Output,
     Started,
@@ -54,9 +53,9 @@ from bedplate.errors import (
 )
 from bedplate.runtime.clock import Clock
 from bedplate.runtime.committer import Committer
+from bedplate.runtime.live import LiveTurn, Run
 from bedplate.runtime.outcome import of_turn, prompt_of_turn, status_of, tool_of
 from bedplate.runtime.slots import SlotUse
-from bedplate.runtime.turns import Call, TurnStream
 
 _log = logging.getLogger(__name__)
 
@@ -65,46 +64,6 @@ BACKSTOP_S = 5.0
 """Time after the deadline, at which core and adapter stop a run, for when neither does."""
 PROGRESS_TOKENS = 16
 PROGRESS_NS = 250 * MILLISECOND_NS
-
-
-@dataclass(slots=True, eq=False)
-class Run:
-    """One dispatch of one turn. `stopping` names why it is being stopped, empty while it runs."""
-
-    attempt: int
-    card: CardId
-    slot: SlotId
-    limit_tokens: int
-    delivered_before: int
-    prefix_entry: EntryId = field(default=EntryId(0))
-    started: Started | None = None
-    stopping: str = ""
-    over: bool = False
-    reported_tokens: int = 0
-    reported_ns: int = 0
-    task: asyncio.Task[None] | None = None
-    deadline: asyncio.TimerHandle | None = None
-    grace: asyncio.TimerHandle | None = None
-
-
-@dataclass(slots=True, eq=False)
-class LiveTurn:
-    """A turn between its arrival and its end. `out_tokens` and `text` count all attempts.
-
-    `first` is what the first run found of the prompt, once the turn has yielded behind it. `due`
-    ends it when its client's own deadline is over.
-    """
-
-    call: Call
-    stream: TurnStream
-    engine: Engine
-    out_tokens: int = 0
-    delivered: bool = False
-    text: list[str] = field(default_factory=list)
-    run: Run | None = None
-    first: Started | None = None
-    error: BedplateError | None = None
-    due: asyncio.TimerHandle | None = None
 
 
 @dataclass(slots=True)

@@ -27,7 +27,8 @@ from bedplate.runtime.clock import Clock
 from bedplate.runtime.committer import Committer, Hooks
 from bedplate.runtime.driver import LiveDriver
 from bedplate.runtime.embeddings import Embedder
-from bedplate.runtime.executor import Executor, ExecutorDeps, LiveTurn
+from bedplate.runtime.executor import Executor, ExecutorDeps
+from bedplate.runtime.live import LiveTurn
 from bedplate.runtime.loop import CoreLoop
 from bedplate.runtime.moves import MoveDeps, Moves
 from bedplate.runtime.reading import read_stats

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bedplate.metering.balance import NAMES_MAX, Tokens
+from bedplate.metering.balance import Tokens
 from bedplate.metering.check import Report, reconcile
 from tests.unit.metering.builders import Log, settled
 
@@ -393,15 +393,3 @@ def test_an_estimated_prompt_leaves_the_cards_context_as_room() -> None:
     assert reconcile(log.records).unexplained_tokens == 0
     log.report(4_097, 0, 5)
     assert reconcile(log.records).unexplained_tokens == 1
-
-
-def test_names_are_bounded() -> None:
-    log = Log()
-    log.card_up()
-    for number in range(2 * NAMES_MAX):
-        log.arrived(f"t-{number}")
-        log.ended(700, 500, 5, f"t-{number}", exact=0)
-        log.usage(settled(f"t-{number}", out_tokens=5, exact=False))
-    log.report(1, 0, 0)
-    (card,) = reconcile(log.records).cards
-    assert len(card.explained_by) == NAMES_MAX
