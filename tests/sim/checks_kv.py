@@ -314,7 +314,7 @@ class Retention(Check):
         self.arriving = ""
         """Session of the call of this step."""
         self.wrong: list[tuple[str, str]] = []
-        """Session and complaint; none of sessions that end, now or when a store of them has ended."""
+        """Session and complaint; none of sessions that end, now or once their store has."""
 
     def event(self, event: ev.Event) -> None:
         self.arriving = event.session if isinstance(event, ev.TurnArrived) else ""
