@@ -314,10 +314,7 @@ class Retention(Check):
         self.arriving = ""
         """Session of the call of this step."""
         self.wrong: list[tuple[str, str]] = []
-        """Session and complaint; none of sessions that end, with all they hold.
-
-        That is in this step, or once what is being stored of them is.
-        """
+        """Session and complaint; none of sessions that end, now or once their store has."""
 
     def event(self, event: ev.Event) -> None:
         self.arriving = event.session if isinstance(event, ev.TurnArrived) else ""

@@ -7,8 +7,7 @@ import pytest
 from tests.sim.checkers import Checkers, all_checks
 from tests.sim.checks_breakers import Breakers
 from tests.sim.checks_budgets import Budgets
-from tests.sim.checks_kv import OnCards
-from tests.sim.checks_reserves import Floor, Kept
+from tests.sim.checks_reserves import Floor, Kept, OnCards
 from tests.sim.naive import Naive
 from tests.sim.options import draw
 from tests.sim.world import World

@@ -22,6 +22,9 @@ from bedplate.core.ids import (
 )
 from bedplate.core.limits import Policy
 
+GOOD_ENDS = ("stop", "length", "tool_calls")
+"""Statuses of `TurnEnded` after which the slot's KV is the branch's context."""
+
 
 class TurnArrived(NamedTuple):
     """A checked call of a client, sized by its engine's tokenizer, wants to run.

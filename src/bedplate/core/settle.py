@@ -7,6 +7,7 @@ from bedplate.core import lane as line
 from bedplate.core import retry as resend
 from bedplate.core.actions import CancelTurn, FailTurn, Refuse, Settled
 from bedplate.core.dispatch import leave_slot
+from bedplate.core.events import GOOD_ENDS
 from bedplate.core.ids import TurnId
 from bedplate.core.lease import AREA_MAX, take_area, take_prefix_area
 from bedplate.core.limits import DISPATCH_ATTEMPTS_MAX
@@ -14,7 +15,6 @@ from bedplate.core.state import State
 from bedplate.core.states import (
     BEHIND,
     FREE,
-    GOOD_ENDS,
     HELD,
     LOADING,
     PLACED,
@@ -253,9 +253,9 @@ def lose(state: State, turn: Turn, code: str, detail: str) -> None:
     """End a turn that has no slot: with the reason it was being ended for, else with `code`."""
     if turn.attempt:
         turn.exact = False
-    if turn.told_prompt_tokens >= 0:
-        turn.prompt_tokens = turn.told_prompt_tokens
-    cached_tokens = turn.told_cached_tokens
+    cached_tokens = 0
+    if turn.told is not None:
+        turn.prompt_tokens, cached_tokens = turn.told
     if turn.end_reason == "client_cancelled":
         end_turn(state, turn, "cancelled", cached_tokens=cached_tokens)
     else:

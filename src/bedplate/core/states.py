@@ -40,31 +40,17 @@ if TYPE_CHECKING:
     from bedplate.core.shares import Share
 
 # Turn states.
-BEHIND, QUEUED, READY, PLACED, LOADING, RUNNING = (
-    "behind",
-    "queued",
-    "ready",
-    "placed",
-    "loading",
-    "running",
-)
+BEHIND, QUEUED, READY = "behind", "queued", "ready"
+PLACED, LOADING, RUNNING = "placed", "loading", "running"
 WAITING = (BEHIND, QUEUED, READY)
 """States in which a turn waits in a bounded queue and its wait deadline counts."""
 
 # Slot states. LOADING and RUNNING are shared with turns on purpose: they coincide.
-FREE, CLAIMED, HELD, STORING, DROPPING, BROKEN = (
-    "free",
-    "claimed",
-    "held",
-    "storing",
-    "dropping",
-    "broken",
-)
+FREE, CLAIMED, HELD = "free", "claimed", "held"
+STORING, DROPPING, BROKEN = "storing", "dropping", "broken"
 
 # States of a card's circuit breaker.
 BREAKER_CLOSED, BREAKER_HALF, BREAKER_OPEN = ("closed", "half_open", "open")
-GOOD_ENDS = ("stop", "length", "tool_calls")
-"""Statuses of a turn's end after which the slot's KV is the branch's context."""
 
 # Pool entry states.
 STORED = "stored"
@@ -284,12 +270,9 @@ class Turn:
     `fresh_tokens` what its card has yet to compute of its prompt, 0 from the first token on, and
     `waiting_tokens` what it counts for while it stands in a line. `kept` is the card that is kept
     for it meanwhile. `budget_micro` and `budget_tokens` are its part of what its session has
-    reserved. `prefix` is its opening.
-
-    `owed`: it started because its lane was owed a turn. It yielded `yields` times; once it did,
-    `told_prompt_tokens` and `told_cached_tokens` are what is metered if it never ends well, −1
-    before. Since it left KV behind, of which it can reuse all, `reuse_tokens` counts that, and
-    `line_tokens` is what it was before, else −1.
+    reserved. `prefix` is its opening. `owed`: it started as its lane was owed a turn. It yielded
+    `yields` times, and `told` then of its prompt and how much was cached; `line_tokens` is
+    `reuse_tokens` before it left KV behind, else −1.
     """
 
     __slots__ = (
@@ -332,8 +315,7 @@ class Turn:
         "slot",
         "slot_ns",
         "state",
-        "told_cached_tokens",
-        "told_prompt_tokens",
+        "told",
         "tool_ns",
         "waiting_tokens",
         "why",
@@ -383,8 +365,7 @@ class Turn:
         self.waiting_tokens = 0
         self.owed = False
         self.yields = 0
-        self.told_prompt_tokens = -1
-        self.told_cached_tokens = 0
+        self.told: tuple[int, int] | None = None
         self.line_tokens = -1
 
 

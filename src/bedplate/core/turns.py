@@ -20,6 +20,7 @@ from bedplate.core.actions import FailTurn, Refuse
 from bedplate.core.card import commit
 from bedplate.core.dispatch import leave_slot, run_deadline_ns, scrap_slot
 from bedplate.core.events import (
+    GOOD_ENDS,
     DispatchFailed,
     TokensEmitted,
     TurnArrived,
@@ -34,7 +35,7 @@ from bedplate.core.limits import BRANCH_QUEUE_MAX, BRANCHES_MAX
 from bedplate.core.placement import untried
 from bedplate.core.retention import hold, store_slot, writes_through
 from bedplate.core.state import State
-from bedplate.core.states import GOOD_ENDS, RUNNING, WAITING, Card, Slot, Tenant, Turn
+from bedplate.core.states import RUNNING, WAITING, Card, Slot, Tenant, Turn
 from bedplate.core.tools import NAME_LENGTH_MAX
 from bedplate.core.units import SECOND_NS, blocks_for
 
@@ -243,8 +244,7 @@ def _yielded(state: State, turn: Turn, slot: Slot, event: TurnEnded) -> None:
     state.count("yields")
     turn.yields += 1
     turn.out_tokens = max(turn.out_tokens, event.out_tokens)
-    turn.told_prompt_tokens = event.prompt_tokens
-    turn.told_cached_tokens = event.cached_tokens
+    turn.told = (event.prompt_tokens, event.cached_tokens)
     blocks = blocks_for(event.kv_tokens, state.policy.block_tokens)
     if 0 < blocks <= slot.blocks and slot.card.kv == "full":
         _leave_line(turn)

@@ -11,6 +11,8 @@ Promises, whatever an engine does:
   dropped; how much was delivered is counted here, where it is known, not in the core's books.
 - A turn that yielded has its prompt counted as its first run found it, however much was cached when
   it went on: it is paid for once.
+
+Length: one dispatch, from its start to its one answer, is read in one place.
 """
 
 from __future__ import annotations

@@ -264,13 +264,15 @@ def _ignore(_: Any) -> None:
 
 def _lost(turn: Turn) -> ev.TurnEnded:
     """What a lost turn used, as far as its last word told."""
-    found = turn.told_prompt_tokens <= 0 and turn.why == "decoding"
+    prompt_tokens, cached_tokens = turn.told or (0, 0)
+    if prompt_tokens == 0 and turn.why == "decoding":
+        prompt_tokens = turn.prompt_tokens
     return ev.TurnEnded(
         turn=turn.id,
         attempt=turn.attempt,
         status="lost",
-        prompt_tokens=turn.prompt_tokens if found else max(0, turn.told_prompt_tokens),
-        cached_tokens=turn.told_cached_tokens,
+        prompt_tokens=prompt_tokens,
+        cached_tokens=cached_tokens,
         out_tokens=turn.out_tokens,
         kv_tokens=0,
         tool="",
