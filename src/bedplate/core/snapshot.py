@@ -25,6 +25,7 @@ from bedplate.core.ids import (
     TurnId,
 )
 from bedplate.core.limits import LanePolicy, Policy, Slice, TenantPolicy, default_policy
+from bedplate.core.prefix import Prefix
 from bedplate.core.prices import Prices
 from bedplate.core.rules import Rules
 from bedplate.core.shares import Share
@@ -34,7 +35,6 @@ from bedplate.core.states import (
     Card,
     Entry,
     Group,
-    Prefix,
     Session,
     Slot,
     Tenant,
