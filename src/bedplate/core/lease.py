@@ -16,9 +16,10 @@ from bedplate.core.actions import Settled
 from bedplate.core.events import ToolProgress
 from bedplate.core.ids import BranchId, SessionId, TurnId
 from bedplate.core.limits import BATCH
+from bedplate.core.prefix import Prefix
 from bedplate.core.returns import known
 from bedplate.core.state import State
-from bedplate.core.states import STORED, Branch, Entry, Prefix, Session
+from bedplate.core.states import STORED, Branch, Entry, Session
 from bedplate.core.tools import RATE_BITS
 
 DENSITY_BITS = 10

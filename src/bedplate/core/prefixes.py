@@ -21,9 +21,10 @@ from bedplate.core import pool
 from bedplate.core.events import TurnArrived
 from bedplate.core.group import Group
 from bedplate.core.ids import EntryId
+from bedplate.core.prefix import Prefix
 from bedplate.core.retention import NOW, make_pool_room
 from bedplate.core.state import State
-from bedplate.core.states import STORED, Entry, Prefix, Slot, Tenant, Turn
+from bedplate.core.states import STORED, Entry, Slot, Tenant, Turn
 
 PREFIXES_MAX = 64
 """Openings remembered of one tenant; beyond it the one that was longest unused is forgotten."""

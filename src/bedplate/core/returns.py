@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bedplate.core.prefix import Prefix
 from bedplate.core.state import State
-from bedplate.core.states import Branch, Prefix
+from bedplate.core.states import Branch
 from bedplate.core.tools import ENOUGH, NEVER_NS, RATE_BITS, UNIT_BITS, Gaps
 
 NOW_RATE = 1 << (RATE_BITS - UNIT_BITS)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from bedplate.core.group import Group
     from bedplate.core.placement import Plan
+    from bedplate.core.prefix import Prefix
     from bedplate.core.state import State
-    from bedplate.core.states import Branch, Entry, Prefix, Slot, Turn
+    from bedplate.core.states import Branch, Entry, Slot, Turn
 
 Rank = tuple[int, ...]
 """An order: the least comes first. One function's ranks have one length; the last is unique."""

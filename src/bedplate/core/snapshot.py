@@ -26,11 +26,12 @@ from bedplate.core.ids import (
     TurnId,
 )
 from bedplate.core.limits import LanePolicy, Policy, Slice, TenantPolicy, default_policy
+from bedplate.core.prefix import Prefix
 from bedplate.core.prices import Prices
 from bedplate.core.rules import Rules
 from bedplate.core.shares import Share
 from bedplate.core.state import State
-from bedplate.core.states import Branch, Card, Entry, Prefix, Session, Slot, Tenant, Turn
+from bedplate.core.states import Branch, Card, Entry, Session, Slot, Tenant, Turn
 from bedplate.core.tools import Gaps, Memory
 
 INT_LIMIT = 1 << 63

@@ -32,6 +32,7 @@ from bedplate.core.ids import (
     TurnId,
 )
 from bedplate.core.limits import Slice, TenantPolicy
+from bedplate.core.prefix import Prefix
 from bedplate.core.tools import NAMES_MAX, Memory
 from bedplate.core.units import MINUTE_NS
 
@@ -56,39 +57,6 @@ BREAKER_CLOSED, BREAKER_HALF, BREAKER_OPEN = ("closed", "half_open", "open")
 STORED = "stored"
 
 
-class Prefix:
-    """An opening that prompts of one tenant and model begin with, and the pool's copy of it.
-
-    `uses` counts turns that began with it, the last at `used_ns` in `lane`; `gap_ns` is the mean
-    time between two. `area_pool` is the rent of its copy since a usage row had it, until `mark_ns`.
-    """
-
-    __slots__ = (
-        "area_pool",
-        "entry",
-        "gap_ns",
-        "id",
-        "lane",
-        "mark_ns",
-        "model",
-        "tokens",
-        "used_ns",
-        "uses",
-    )
-
-    def __init__(self, prefix: str, model: ModelId, tokens: int) -> None:
-        self.id = prefix
-        self.model = model
-        self.tokens = tokens
-        self.entry: Entry | None = None
-        self.uses = 0
-        self.used_ns = 0
-        self.gap_ns = 0
-        self.lane = 0
-        self.area_pool = 0
-        self.mark_ns = 0
-
-
 class Tenant:
     """Counters and buckets of one tenant, full at first; levels are units × one minute in ns.
 
@@ -97,8 +65,7 @@ class Tenant:
     millionths: `day_micro` and `month_micro` are what its rows cost since `day_ns` and `month_ns`,
     `reserved_micro` is what its open turns may cost. `card_blocks` are those that its slots hold
     and its placed turns were promised, `busy_blocks` those of them that have a turn; `shelf` are
-    its slots that keep KV without a turn, least recently used first. `prefixes` are openings of its
-    sessions, by model and name, the one used last at the end.
+    its slots that keep KV without a turn and `prefixes` its openings, least recently used first.
     """
 
     __slots__ = (
@@ -373,10 +340,9 @@ class Slot:
     """Room for one running sequence on a card, and the KV it keeps between turns.
 
     `blocks` is what the slot occupies by core's books: the reservation of its turn while one runs,
-    else the KV it holds. `dirty`: the pool has no copy of what it holds. `shared_tokens`: leading
-    tokens that the branch's line still has (fewer than `tokens` once the line was cut back).
-    `entry` is on its way to the pool: what the slot holds, or while a turn runs its opening.
-    `loaded`: filled from the pool, and no turn has verified that yet.
+    else the KV it holds. `dirty`: the pool has no copy of that. `shared_tokens`: leading tokens
+    that the branch's line still has (fewer than `tokens` once it was cut back). `entry`: what it
+    holds, or its turn's opening, on its way to the pool. `loaded`: from there, not yet verified.
     """
 
     __slots__ = (
