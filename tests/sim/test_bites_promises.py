@@ -15,6 +15,7 @@ from bedplate.core.ids import (
 )
 from bedplate.core.units import SECOND_NS
 from tests.sim.checkers import CheckFailed
+from tests.sim.checks_breakers import Breakers
 from tests.sim.steps import (
     FEW_TOKENS,
     KEPT,
@@ -226,15 +227,6 @@ WRONG: dict[str, tuple[str, list[Step]]] = {
             (arrives("b", "r", tenant=TenantId("u")), [drops()]),
         ],
     ),
-    "breakers: a turn begins on a card that is left alone": (
-        "breakers",
-        [
-            *UP,
-            (arrives("a"), [runs("a")]),
-            (SILENT, [OPENED, act.FailTurn(TurnId("a"), "engine_timeout", ""), FAILED]),
-            (arrives("b", "r"), [runs("b", "r", 1)]),
-        ],
-    ),
     "breakers: two try at once": (
         "breakers",
         [
@@ -365,6 +357,18 @@ def test_check_bites(case: str) -> None:
     with pytest.raises(CheckFailed) as caught:
         play(steps)
     assert caught.value.name == name, caught.value
+
+
+def test_a_turn_that_begins_on_a_card_that_is_left_alone_is_caught() -> None:
+    steps: list[Step] = [
+        *UP,
+        (arrives("a"), [runs("a")]),
+        (SILENT, [OPENED, act.FailTurn(TurnId("a"), "engine_timeout", ""), FAILED]),
+        (arrives("b", "r"), [runs("b", "r", 1)]),
+    ]
+    with pytest.raises(CheckFailed, match="the breaker is open") as caught:
+        play(steps, every_ns=SECOND_NS // 10, kinds=[Breakers])
+    assert caught.value.name == "breakers"
 
 
 def test_a_copy_that_only_forks_keep_is_not_the_branchs_own() -> None:

@@ -84,7 +84,7 @@ class Card:
         self.strikes = 5 if silent else self.strikes + 1
         self.struck_ns = now
         if self.open_until_ns or self.strikes >= 5:
-            self.open_until_ns = now + min(300 * SECOND_NS, 5 * SECOND_NS * 2**self.pauses)
+            self.open_until_ns = now + min(300 * SECOND_NS, SECOND_NS // 4 * 2**self.pauses)
             self.pauses += 1
 
     def works(self) -> None:

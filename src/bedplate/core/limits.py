@@ -35,7 +35,7 @@ BREAKER_STRIKES = 5
 """Failures beyond good ends after which a card is left alone."""
 BREAKER_WINDOW_NS = MINUTE_NS
 """Failures count together when none of them is further than this from the next."""
-BREAKER_PAUSE_NS = 5 * SECOND_NS
+BREAKER_PAUSE_NS = SECOND_NS // 4
 BREAKER_PAUSE_MAX_NS = 5 * MINUTE_NS
 """Pause before one turn tries the card: the first, doubled each time, and the longest."""
 EXPIRE_SCAN_MAX = 256
