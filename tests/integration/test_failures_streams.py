@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from bedplate.core.limits import BREAKER_STRIKES
 from bedplate.journal import Reader
 from tests.fakes.openai_engine import Behaviour, FakeEngine, ToolCall
 from tests.fakes.tiny_gguf import Shape, write
@@ -128,13 +129,22 @@ def test_f15_on_cards_both_forms_are_the_same_bytes(
 # F16, an endpoint.
 
 
+@pytest.fixture
+def trusted(served_fake: Served, upstream: FakeEngine) -> FakeEngine:
+    """The endpoint, after good answers: no breaker holds what it failed in tests before."""
+    for _ in range(BREAKER_STRIKES):
+        until(lambda: call(served_fake, model="fake").status_code == 200)
+    upstream.log.clear()
+    return upstream
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("after", [-1, 0])
 def test_f16a_an_endpoint_that_dies_before_content_is_a_real_error(
-    served_fake: Served, upstream: FakeEngine, after: int, stream: bool
+    served_fake: Served, trusted: FakeEngine, after: int, stream: bool
 ) -> None:
     """F16 (a): a status of 5xx, streamed too, and in OpenAI's form."""
-    upstream.default = Behaviour(die_after=after)
+    trusted.default = Behaviour(die_after=after)
     answer = call(served_fake, model="fake", stream=stream)
     assert answer.status_code == 502
     assert answer.headers["content-type"] == "application/json"
@@ -144,10 +154,10 @@ def test_f16a_an_endpoint_that_dies_before_content_is_a_real_error(
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_f16b_an_endpoint_that_dies_after_ten_tokens_is_no_success(
-    served_fake: Served, upstream: FakeEngine, stream: bool
+    served_fake: Served, trusted: FakeEngine, stream: bool
 ) -> None:
     """F16 (b): an error event and no `[DONE]`; unstreamed an error, never half an answer."""
-    upstream.default = Behaviour(chunks=30, chunk_delay_s=0.01, die_after=11)
+    trusted.default = Behaviour(chunks=30, chunk_delay_s=0.01, die_after=11)
     answer = call(served_fake, model="fake", stream=stream)
     if not stream:
         assert answer.status_code == 502
@@ -160,7 +170,7 @@ def test_f16b_an_endpoint_that_dies_after_ten_tokens_is_no_success(
     assert last["error"]["code"] == "engine_lost"
     assert all(one["finish_reason"] is None for chunk in chunks for one in chunk["choices"])
     assert 1 <= len(text_of(payloads).split()) <= 11
-    assert len(upstream.chats()) == 1, "nothing is sent twice to an endpoint that took it"
+    assert len(trusted.chats()) == 1, "nothing is sent twice to an endpoint that took it"
     until(served_fake.at_rest)
 
 

@@ -57,7 +57,6 @@ IN_LINE = frozenset({"ready", "behind"})
 FAILED_FOR = {
     "no_engine": "cards",
     "lost": "gateway",
-    "lane_full": "limits",
     "quota_exceeded": "limits",
     "capacity": "limits",
 }

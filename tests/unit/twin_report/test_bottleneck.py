@@ -138,7 +138,7 @@ def test_without_a_pool_sessions_are_not_admitted_for_want_of_kv_room() -> None:
     [
         ({"no_engine": 5, "lane_full": 4}, "cards"),
         ({"lost": 5, "no_engine": 4}, "gateway"),
-        ({"lane_full": 3, "quota_exceeded": 3, "no_engine": 4}, "limits"),
+        ({"capacity": 3, "quota_exceeded": 3, "no_engine": 4}, "limits"),
         ({"engine_lost": 5, "no_engine": 4}, "unclear"),
     ],
 )

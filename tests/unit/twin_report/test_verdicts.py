@@ -100,7 +100,7 @@ def test_where_tools_bind_twice_the_card_hardly_helps() -> None:
     assert other.mean == pytest.approx(one.mean, rel=0.02)
 
 
-@pytest.mark.parametrize("factor", [20.0, 300.0])
+@pytest.mark.parametrize("factor", [300.0])
 def test_a_link_that_a_fault_makes_slow_binds(factor: float) -> None:
     card = replace(CARD, kv_tokens=40_000, context_tokens=40_000)
     slow = LinkSlow(at_ns=0, partition="", factor=factor)
