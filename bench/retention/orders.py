@@ -37,8 +37,8 @@ class Ranked:
         return chosen
 
     def worth(self, idle: Idle, now: float) -> float:
-        """Return what keeping is worth; the least goes first."""
-        raise NotImplementedError
+        """Return what keeping is worth, the least goes first: here, when it became idle."""
+        return idle.gap.begin
 
 
 class ReleaseOnCompletion(Ranked):
@@ -51,10 +51,6 @@ class ReleaseOnCompletion(Ranked):
 
 class LeastRecent(Ranked):
     """LRU: who has been idle for longest goes first."""
-
-    def worth(self, idle: Idle, now: float) -> float:
-        """Return when it became idle."""
-        return idle.gap.begin
 
 
 class ShortestFirst(Ranked):
