@@ -52,7 +52,11 @@ class Source(NamedTuple):
 
 
 class Level(NamedTuple):
-    """How much is asked. `oversubscribed`: KV of all sessions ÷ KV of all cards."""
+    """How much is asked. `oversubscribed`: KV of all sessions ÷ KV of all cards.
+
+    Only where sessions begin faster than cards can serve them are most of them alive at once, and
+    is the KV in use twice what the cards have: hence the load of the oversubscribed level.
+    """
 
     name: str
     load: float
@@ -61,7 +65,7 @@ class Level(NamedTuple):
 
 
 SOURCES = (Source("lmcache", 0.35, 0.16, 0.6), Source("personas", 0.13, 0.13, 0.3, MIXED))
-OVERSUBSCRIBED = Level("oversubscribed", 0.95, 2.0, 16)
+OVERSUBSCRIBED = Level("oversubscribed", 2.5, 2.0, 20)
 LIGHT = Level("light", 0.4, 0.5, 8)
 
 

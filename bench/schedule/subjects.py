@@ -93,7 +93,7 @@ class Bedplate:
 
     name: str
     room: Room
-    engine: Mapping[str, int] = field(default_factory=lambda: {"running_max": 1})
+    engine: Mapping[str, int] = field(default_factory=dict)
     more: str = ""
     cards: tuple[int, ...] = (0, 1)
     module: str = "bedplate.cli.main"

@@ -9,7 +9,7 @@ from bench.schedule.probe import ADVANCED, OLDEST, Probe
 from bench.schedule.rules import RULES
 from bench.schedule.subjects import Bedplate, Pinned, Room, Routed, Subject
 
-BEDPLATE_SLOTS = 8
+BEDPLATE_SLOTS = 2
 PEER_SLOTS = 4
 PEER_BATCH = 64
 ROUTERS = ("sglang-router", "vllm-router")
@@ -17,8 +17,8 @@ _ROOM = ("slots", "batch_tokens", "kv_tokens")
 
 
 def bedplate(name: str, room: Room, **engine: int) -> Bedplate:
-    """Return ourselves as we are claimed: one turn a card at a time; `engine` keys go over it."""
-    return Bedplate(name, room, {"running_max": 1, **engine})
+    """Return ourselves as we come: the embedded card's own limits; `engine` keys go over them."""
+    return Bedplate(name, room, engine)
 
 
 def subject(text: str, kv_tokens: int) -> Subject:

@@ -50,7 +50,13 @@ class LlamacppEngine(Section):
         default=None, pattern=SHA256, description="SHA-256 that the GGUF file must have."
     )
     cards: int = Field(default=2, ge=1, le=64, description="Worker processes; each is a card.")
-    slots: int = Field(default=8, ge=1, le=256, description="Sequences that one card holds.")
+    slots: int = Field(
+        default=2,
+        ge=1,
+        le=256,
+        description="Sequences that one card holds. KV that idles there slows each token that the "
+        "card computes; a load from the pool is quick.",
+    )
     running_max: Slots = Field(default=2, description="Turns that one card runs at once.")
     running_busy: Prompts = Field(
         default=1,
