@@ -23,8 +23,13 @@ $(COMPILED): $(STAMP) tools/compile.py $(wildcard src/bedplate/core/*.py src/bed
 demo: $(COMPILED) ## Serve real agent sessions on two embedded cards and show the result
 	@$(RUN) -m bedplate.cli.main demo $(ARGS)
 
-test: $(COMPILED) ## Run the tests
+test: $(COMPILED) ## Run the tests; those that start services of their own one after the other
+ifdef ARGS
 	@$(RUN) -m pytest $(ARGS)
+else
+	@$(RUN) -m pytest -n 2 --dist worksteal tests/unit tests/property tests/sim
+	@$(RUN) -m pytest tests/conformance tests/integration
+endif
 
 check: $(STAMP) ## Lint, format, types, layers, purity, sizes
 	.venv/bin/ruff check .

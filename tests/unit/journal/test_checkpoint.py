@@ -116,6 +116,7 @@ def test_a_lost_or_foreign_key_is_refused(tmp_path: Path) -> None:
         "cell-1+zz+!",
         str(SIGNER.verifier).replace("+", "+0", 1),
     ],
+    ids=["nothing", "a name", "a short key", "no hex", "a long hash"],
 )
 def test_a_malformed_verifier_key_is_refused(text: str) -> None:
     with pytest.raises(JournalError):
