@@ -14,7 +14,7 @@ from __future__ import annotations
 from bedplate.core import budget
 from bedplate.core.actions import Settled
 from bedplate.core.events import ToolProgress
-from bedplate.core.ids import BranchId, SessionId, TurnId
+from bedplate.core.ids import BranchId, ModelId, SessionId, TenantId, TurnId
 from bedplate.core.limits import BATCH
 from bedplate.core.prefix import Prefix
 from bedplate.core.returns import known
@@ -26,6 +26,27 @@ DENSITY_BITS = 10
 """A density is in ns / 2^SLOPE_BITS × rate / 2^DENSITY_BITS, so that it stays a small integer."""
 AREA_MAX = 1 << 62
 """Most token-nanoseconds of one usage row; more becomes several rows."""
+RENT = Settled(
+    turn=TurnId(""),
+    session=SessionId(""),
+    branch=BranchId(0),
+    tenant=TenantId(""),
+    lane=0,
+    model=ModelId(""),
+    card="",
+    status="closed",
+    prompt_tokens=0,
+    cached_tokens=0,
+    out_tokens=0,
+    queue_ns=0,
+    slot_ns=0,
+    tool_ns=0,
+    kv_card_token_ns=0,
+    kv_pool_token_ns=0,
+    attempts=0,
+    exact=True,
+)
+"""The usage row of KV that was held outside any turn; whose and how much is put in."""
 
 
 def charge(branch: Branch, now_ns: int) -> None:
@@ -63,31 +84,10 @@ def take_prefix_area(prefix: Prefix, now_ns: int, *, most: int) -> int:
 def end_prefix_rent(state: State, entry: Entry, prefix: Prefix) -> None:
     """Meter what an opening's copy was kept for since the last turn that began with it."""
     while area := take_prefix_area(prefix, state.now_ns, most=AREA_MAX):
-        budget.meter(
-            state,
-            entry.tenant,
-            None,
-            Settled(
-                turn=TurnId(""),
-                session=SessionId(""),
-                branch=BranchId(0),
-                tenant=entry.tenant.id,
-                lane=entry.lane,
-                model=prefix.model,
-                card="",
-                status="closed",
-                prompt_tokens=0,
-                cached_tokens=0,
-                out_tokens=0,
-                queue_ns=0,
-                slot_ns=0,
-                tool_ns=0,
-                kv_card_token_ns=0,
-                kv_pool_token_ns=area,
-                attempts=0,
-                exact=True,
-            ),
+        row = RENT._replace(
+            tenant=entry.tenant.id, lane=entry.lane, model=prefix.model, kv_pool_token_ns=area
         )
+        budget.meter(state, entry.tenant, None, row)
 
 
 def length_ns(state: State, branch: Branch) -> int:

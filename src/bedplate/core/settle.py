@@ -8,8 +8,7 @@ from bedplate.core import retry as resend
 from bedplate.core.actions import CancelTurn, FailTurn, Refuse, Settled
 from bedplate.core.dispatch import leave_slot
 from bedplate.core.events import GOOD_ENDS
-from bedplate.core.ids import TurnId
-from bedplate.core.lease import AREA_MAX, take_area, take_prefix_area
+from bedplate.core.lease import AREA_MAX, RENT, take_area, take_prefix_area
 from bedplate.core.limits import DISPATCH_ATTEMPTS_MAX
 from bedplate.core.state import State
 from bedplate.core.states import (
@@ -148,25 +147,15 @@ def take_rent(state: State, branch: Branch) -> tuple[int, int]:
 def rent_row(branch: Branch, area_card: int, area_pool: int, *, gap_ns: int) -> Settled:
     """Return a row of KV that was held outside any turn."""
     session = branch.session
-    return Settled(
-        turn=TurnId(""),
+    return RENT._replace(
         session=session.id,
         branch=branch.id,
         tenant=session.tenant.id,
         lane=session.lane,
         model=branch.group.model,
-        card="",
-        status="closed",
-        prompt_tokens=0,
-        cached_tokens=0,
-        out_tokens=0,
-        queue_ns=0,
-        slot_ns=0,
         tool_ns=gap_ns,
         kv_card_token_ns=area_card,
         kv_pool_token_ns=area_pool,
-        attempts=0,
-        exact=True,
     )
 
 

@@ -285,3 +285,5 @@ def test_rest_of_kv_rent_is_settled_once() -> None:
     assert (row.turn, row.session, row.prompt_tokens) == ("", SessionId("s"), 0)
     assert row.kv_pool_token_ns == 30 * 5 * SECOND_NS
     assert row.kv_card_token_ns >= 30 * 5 * SECOND_NS
+    assert (row.tenant, row.model, row.card, row.status) == ("t", "m", "", "closed")
+    assert (row.tool_ns, row.attempts, row.exact) == (5 * SECOND_NS, 0, True)

@@ -130,7 +130,9 @@ def test_its_rent_is_paid_once_by_the_turns_that_begin_with_it_and_the_rest_at_i
     assert second.kv_pool_token_ns == first_ns * OPENING
     steps.timer(30 * SECOND_NS)
     rest = [row for row in steps.said(act.Settled) if not row.session]
-    assert [row.tenant for row in rest] == ["t"]
+    assert [(row.tenant, row.lane, row.model, row.turn, row.status) for row in rest] == [
+        ("t", 2, "m", "", "closed")
+    ]
     assert sum(row.kv_pool_token_ns for row in rest) == 30 * SECOND_NS * OPENING
     assert [drop.entry for drop in steps.said(act.DropEntry)] == [order.prefix_entry]
 
