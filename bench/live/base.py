@@ -1,4 +1,4 @@
-"""The embedded base as a process of its own: a random model on two cards, a pool, one key.
+"""The embedded base as a process of its own: a random model on cards, a pool, keys.
 
 The model's content is noise and its costs are real: with it a card computes some hundred to a
 thousand prompt tokens a second on one core, slow enough that the engine and not the gateway is what
@@ -12,19 +12,20 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from bedplate.core.limits import BATCH, INTERACTIVE, SHARED
 from bedplate.gateway.keys import KeyStore
 from bench.harness.processes import Process, free_port
 from bench.harness.run import Run
 from tests.fakes.tiny_gguf import Shape, write
 
 MODEL = "random"
-SHAPE = Shape(layers=4, hidden=512, heads=8, kv_heads=8, vocab=4096)
-CARDS = 2
+LANES = (INTERACTIVE, SHARED, BATCH)
+"""Lanes that a key may use where nothing else is said."""
 CONFIG = """\
 [service]
 host = "127.0.0.1"
@@ -32,7 +33,7 @@ port = {port}
 data_dir = "{folder}/data"
 
 [pool]
-path = "{folder}/pool"
+path = "{pool}/pool"
 size_bytes = "{pool_bytes}"
 
 [[engine]]
@@ -41,85 +42,100 @@ name = "card"
 model = "{model}"
 path = "{path}"
 cards = {cards}
-slots = {slots}
-running_max = {running_max}
-kv_tokens = {kv_tokens}
-heartbeat_seconds = 0.5
+{engine}
 
 [log]
 level = "warning"
+{more}
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How large the base is. KV in tokens of one card."""
-
-    slots: int = 16
-    running_max: int = 2
-    kv_tokens: int = 16_384
-    pool_bytes: str = "1GiB"
-
-
-def model_file(run: Run) -> Path:
-    """Return the random model, written on first use; the same shape gives the same bytes."""
-    shape = f"{SHAPE.layers}x{SHAPE.hidden}x{SHAPE.vocab}"
-    path = run.cache / "live" / f"random-{shape}.gguf"
+def model_file(run: Run, shape: Shape) -> Path:
+    """Return a random model, written on first use; the same shape gives the same bytes."""
+    kind = "words" if shape.whole_words else "random"
+    path = run.cache / "live" / f"{kind}-{shape.layers}x{shape.hidden}x{shape.vocab}.gguf"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         half = path.with_suffix(".part")
-        write(half, SHAPE)
+        write(half, shape)
         half.replace(path)
     return path
 
 
-def config_text(run: Run, folder: Path, port: int, size: Size) -> str:
-    """Return the configuration of a base on `folder`."""
-    return CONFIG.format(
-        port=port,
-        folder=folder,
-        model=MODEL,
-        path=model_file(run),
-        cards=CARDS,
-        slots=size.slots,
-        running_max=size.running_max,
-        kv_tokens=size.kv_tokens,
-        pool_bytes=size.pool_bytes,
-    )
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """What a base is. `engine`: keys of its engine beside these; `more`: TOML at the end.
+
+    `pool`: the folder of its pool; None: its own folder. `command`: the module and its arguments
+    that take the options of `bedplate serve`.
+    """
+
+    model: Path
+    engine: Mapping[str, int | float]
+    cards: int = 2
+    pool_bytes: str = "1GiB"
+    pool: Path | None = None
+    more: str = ""
+    command: Sequence[str] = ("bedplate.cli.main",)
+
+    def config_text(self, folder: Path, port: int) -> str:
+        """Return the configuration of such a base on `folder`."""
+        return CONFIG.format(
+            port=port,
+            folder=folder,
+            pool=self.pool or folder,
+            pool_bytes=self.pool_bytes,
+            model=MODEL,
+            path=self.model,
+            cards=self.cards,
+            engine="\n".join(f"{key} = {value}" for key, value in self.engine.items()),
+            more=self.more,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class LiveBase:
-    """A base that serves."""
+    """A base that serves; `keys` by tenant."""
 
     url: str
-    key: str
     folder: Path
+    keys: Mapping[str, str] = field(repr=False)
 
     @property
     def journal(self) -> Path:
         """The folder of its journal."""
         return self.folder / "data" / "journal"
 
+    def card_pids(self) -> list[int]:
+        """Return the process of each card, in the cards' order."""
+        paths = sorted((self.folder / "data").rglob("card-?.json"))
+        return [int(json.loads(path.read_text())["pid"]) for path in paths]
+
     def pull_card(self, number: int) -> None:
         """Kill a card's process at once, as a card that is pulled out."""
-        (path,) = (self.folder / "data").rglob(f"card-{number}.json")
-        os.kill(int(json.loads(path.read_text())["pid"]), signal.SIGKILL)
+        os.kill(self.card_pids()[number], signal.SIGKILL)
 
 
 @contextmanager
-def live_base(run: Run, name: str, size: Size) -> Iterator[LiveBase]:
-    """Serve from a fresh folder below the run's scratch; ends with SIGTERM, its cards too."""
-    folder = run.scratch / name
+def live_base(
+    folder: Path, base: Embedded, tenants: Mapping[str, Sequence[int]]
+) -> Iterator[LiveBase]:
+    """Serve from a new folder, with a key for each tenant; ends with SIGTERM, its cards too.
+
+    `tenants`: the lanes that each may use.
+    """
     data = folder / "data"
     data.mkdir(mode=0o700, parents=True)
     port = free_port()
     config = folder / "bedplate.toml"
-    config.write_text(config_text(run, folder, port, size))
-    with KeyStore(data / "keys.db") as keys:
-        key = keys.add("bench", now_ns=time.time_ns()).secret
-    command = [sys.executable, "-m", "bedplate.cli.main", "serve", "--config", str(config)]
+    config.write_text(base.config_text(folder, port))
+    with KeyStore(data / "keys.db") as store:
+        keys = {
+            tenant: store.add(tenant, now_ns=time.time_ns(), lanes=lanes).secret
+            for tenant, lanes in tenants.items()
+        }
+    command = [sys.executable, "-m", *base.command, "serve", "--config", str(config)]
     with Process(command, core=None, log=folder / "serve.log") as process:
         url = f"http://127.0.0.1:{port}"
         process.await_ready(f"{url}/readyz")
-        yield LiveBase(url, key, folder)
+        yield LiveBase(url, folder, keys)

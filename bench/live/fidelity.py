@@ -30,10 +30,14 @@ from bedplate.twin.workload.read import read_workload
 from bench.harness.claims import Measured, Spec
 from bench.harness.run import BenchError, Json, Part, Run
 from bench.harness.stats import quantile
-from bench.live.base import MODEL, LiveBase, Size, config_text, live_base, model_file
+from bench.live.base import LANES, MODEL, Embedded, LiveBase, live_base, model_file
 from bench.live.player import Player
 from bench.twin.speed import trace
+from tests.fakes.tiny_gguf import Shape
 
+SHAPE = Shape(layers=4, hidden=512, heads=8, kv_heads=8, vocab=4096)
+ENGINE = {"slots": 16, "running_max": 2, "kv_tokens": 16_384, "heartbeat_seconds": 0.5}
+TENANT = "bench"
 SESSIONS = 200
 CALIBRATE_SECONDS = 600
 FIT = "perf/fit.py"
@@ -129,15 +133,20 @@ def _answers_scaled(workload: Workload, factor: float) -> Workload:
     return workload._replace(sessions=sessions)
 
 
+def base_of(run: Run) -> Embedded:
+    """Return the base that all loads are played on."""
+    return Embedded(model_file(run, SHAPE), ENGINE)
+
+
 def _calibrated(run: Run) -> Path:
     """Return the profile of a card of the base: kept while what measures it is the same."""
     sources = [*sorted(compiled.ROOT.glob("runtime/calibration/*.py")), compiled.ROOT / FIT]
     made_by = compiled.fingerprint(path.relative_to(compiled.ROOT).as_posix() for path in sources)
-    path = model_file(run).with_suffix(f".{made_by[:8]}.profile.toml")
+    path = model_file(run, SHAPE).with_suffix(f".{made_by[:8]}.profile.toml")
     if not path.exists():
         folder = run.scratch / "calibrate"
         folder.mkdir()
-        (folder / "bedplate.toml").write_text(config_text(run, folder, 0, Size()))
+        (folder / "bedplate.toml").write_text(base_of(run).config_text(folder, 0))
         command = [sys.executable, "-m", "bedplate.cli.main", "calibrate"]
         command += ["--config", "bedplate.toml", "--out", path.name]  # the profile quotes them
         run.say("calibrating two cards")
@@ -210,7 +219,7 @@ def _play(run: Run, case: Case, workload: Workload, number: int) -> Path:
     """Play a load against a fresh base; return its journal."""
     name = f"{case.name.replace(' ', '-').replace(',', '')}-{number}"
     run.say(f"{case.name}, play {number}: {len(workload.sessions)} sessions")
-    with live_base(run, name, Size()) as base:
+    with live_base(run.scratch / name, base_of(run), {TENANT: LANES}) as base:
         rows, errors = asyncio.run(_played(base, case, workload))
         if errors:
             raise BenchError(f"{case.name}: {len(errors)} of {rows} turns failed: {errors[0]}")
@@ -218,7 +227,7 @@ def _play(run: Run, case: Case, workload: Workload, number: int) -> Path:
 
 
 async def _played(base: LiveBase, case: Case, workload: Workload) -> tuple[int, list[str]]:
-    player = Player(base.url, base.key, MODEL, workload)
+    player = Player(base.url, base.keys[TENANT], MODEL, workload)
     pulling = asyncio.create_task(_pull(base, workload)) if case.pulled else None
     rows = await player.play()
     if pulling is not None:

@@ -12,23 +12,17 @@ from pathlib import Path
 from random import Random
 
 from bench.harness.run import Run
-from tests.fakes.tiny_gguf import WORD, Shape, train_tokenizer, write
+from bench.live import base
+from tests.fakes.tiny_gguf import WORD, Shape, train_tokenizer
 
-MODEL = "random"
 SHAPE = Shape(layers=8, hidden=512, heads=8, kv_heads=8, vocab=4096, whole_words=True)
 KV_TOKEN_BYTES = SHAPE.layers * 2 * SHAPE.hidden * 2
 """Keys and values of one token, 16 bits each."""
 
 
 def model_file(run: Run) -> Path:
-    """Return the model, written on first use; the same shape gives the same bytes."""
-    path = run.cache / "live" / f"words-{SHAPE.layers}x{SHAPE.hidden}x{SHAPE.vocab}.gguf"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        half = path.with_suffix(".part")
-        write(half, SHAPE)
-        half.replace(path)
-    return path
+    """Return the model, written on first use."""
+    return base.model_file(run, SHAPE)
 
 
 @cache

@@ -19,7 +19,8 @@ import orjson
 
 from bedplate.core.units import SECOND_NS
 from bedplate.twin.workload.form import Session, Turn, Workload
-from bench.schedule.model import MODEL, text
+from bench.live.base import MODEL
+from bench.schedule.model import text
 
 PATH = "/v1/chat/completions"
 SYSTEM_TOKENS = 96

@@ -16,7 +16,6 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -25,10 +24,10 @@ from typing import Protocol
 
 import aiohttp
 
-from bedplate.gateway.keys import KeyStore
 from bench.harness.processes import Process, cores, free_port
 from bench.harness.run import BenchError, Run
-from bench.schedule.model import MODEL, model_file
+from bench.live.base import Embedded, live_base
+from bench.schedule.model import model_file
 from bench.schedule.play import Ask, Endpoint, Heard, chat
 from bench.subjects.peers import SGLANG_ROUTER_VERSION, VLLM_ROUTER_VERSION, peer_environment
 
@@ -36,28 +35,6 @@ CACHE_MIB = 8_192
 """Host memory of a plain server's prompt cache: its default."""
 POOL_BYTES = "4GiB"
 SHARED_MEMORY = Path("/dev/shm")
-CONFIG = """\
-[service]
-host = "127.0.0.1"
-port = {port}
-data_dir = "{folder}/data"
-
-[pool]
-path = "{pool}/pool"
-size_bytes = "{pool_bytes}"
-
-[[engine]]
-kind = "llamacpp"
-name = "card"
-model = "{model}"
-path = "{path}"
-cards = {cards}
-{engine}
-
-[log]
-level = "warning"
-{more}
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,43 +79,30 @@ class Bedplate:
     @contextmanager
     def running(self, run: Run, folder: Path, lanes: Mapping[str, int]) -> Iterator[Endpoint]:
         """Serve from a fresh data folder, a card on each core, the pool in shared memory."""
-        data = folder / "data"
-        data.mkdir(mode=0o700, parents=True)
-        port = free_port()
         with shared_folder() as pool:
-            config = folder / "bedplate.toml"
-            config.write_text(self._config(run, folder, pool, port))
-            with KeyStore(data / "keys.db") as store:
-                keys = {
-                    tenant: store.add(tenant, now_ns=time.time_ns(), lanes=(lane,)).secret
-                    for tenant, lane in lanes.items()
-                }
-            command = [sys.executable, "-m", self.module, *self.options]
-            command += ["serve", "--config", str(config)]
-            with Process(command, core=None, log=folder / "serve.log") as process:
-                url = f"http://127.0.0.1:{port}"
-                process.await_ready(f"{url}/readyz")
-                for card, path in zip(self.cards, sorted(data.rglob("card-?.json")), strict=True):
-                    pin(int(json.loads(path.read_text())["pid"]), cores()[card])
-                yield BedplateEndpoint(url, keys)
+            base = self.embedded(run, pool)
+            tenants = {tenant: (lane,) for tenant, lane in lanes.items()}
+            with live_base(folder, base, tenants) as live:
+                for card, pid in zip(self.cards, live.card_pids(), strict=True):
+                    pin(pid, cores()[card])
+                yield BedplateEndpoint(live.url, live.keys)
 
-    def _config(self, run: Run, folder: Path, pool: Path, port: int) -> str:
+    def embedded(self, run: Run, pool: Path) -> Embedded:
+        """Return what the base is, with its pool in a folder."""
         engine = {
             "slots": self.room.slots,
             "kv_tokens": self.room.kv_tokens,
             "batch_tokens": self.room.batch_tokens,
             **self.engine,
         }
-        return CONFIG.format(
-            port=port,
-            folder=folder,
-            pool=pool,
-            pool_bytes=POOL_BYTES,
-            model=MODEL,
-            path=model_file(run),
+        return Embedded(
+            model=model_file(run),
+            engine=engine,
             cards=len(self.cards),
-            engine="\n".join(f"{key} = {value}" for key, value in engine.items()),
+            pool_bytes=POOL_BYTES,
+            pool=pool,
             more=self.more,
+            command=(self.module, *self.options),
         )
 
 
