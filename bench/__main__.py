@@ -23,6 +23,7 @@ import orjson
 
 from bench.harness import registry, results
 from bench.harness.claims import Claim, claims_of
+from bench.harness.processes import end_on_sigterm
 from bench.harness.report import as_json, as_text, listing
 from bench.harness.run import Bench, BenchError, Run
 
@@ -154,4 +155,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    end_on_sigterm()
     sys.exit(main())

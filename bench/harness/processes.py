@@ -1,8 +1,15 @@
-"""Processes under measurement: pinned to a core, logged, waited for, and ended by their own id."""
+"""Processes under measurement: pinned to a core, logged, waited for, and ended by their own id.
+
+None outlives the bench. A bench that is told to end (`end_on_sigterm`) leaves its contexts, which
+end what they started and remove their folders. Where it cannot, because it was killed, the kernel
+sends SIGTERM to each child at its parent's end.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import multiprocessing
 import os
 import signal
 import socket
@@ -11,7 +18,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
@@ -25,6 +33,51 @@ STOP_SECONDS = 20.0
 POLL_SECONDS = 0.05
 LOG_TAIL_BYTES = 2_000
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+PR_SET_PDEATHSIG = 1
+"""Of Linux's prctl(2): the signal that a process gets when the thread that started it ends."""
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def end_on_sigterm() -> None:
+    """Let SIGTERM leave every context of this process, then end it; a second one is ignored.
+
+    Only for the main thread of a command.
+    """
+
+    def leave(number: int, _frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+
+
+def tied_to(parent: int) -> Callable[[], None]:
+    """Return what a child of `parent` does before its program starts: it will not outlive it."""
+
+    def tie() -> None:
+        if LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+        if os.getppid() != parent:  # it ended before
+            os._exit(1)
+
+    return tie
+
+
+@contextlib.contextmanager
+def workers(count: int) -> Iterator[ProcessPoolExecutor]:
+    """Run a pool of processes that ends at once, work or not, where its context or we end badly."""
+    with ProcessPoolExecutor(count, initializer=_tie_worker, initargs=(os.getpid(),)) as pool:
+        try:
+            yield pool
+        except BaseException:
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
+
+
+def _tie_worker(parent: int) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a fork has the handler of its parent
+    tied_to(parent)()
 
 
 def cores() -> tuple[int, int]:
@@ -91,6 +144,7 @@ class Process:
                 env=environment(extra),
                 cwd=ROOT,
                 start_new_session=True,
+                preexec_fn=tied_to(os.getpid()),  # safe: the harness has one thread
             )
 
     @property
@@ -196,13 +250,15 @@ def ask(module: str, question: Json, *, core: int, within_s: float) -> dict[str,
             stderr=subprocess.PIPE,
             env=environment(),
             cwd=ROOT,
+            preexec_fn=tied_to(os.getpid()),
         )
     try:
         out, err = child.communicate(orjson.dumps(question), timeout=within_s)
     except subprocess.TimeoutExpired as error:
-        child.kill()
-        child.wait()
         raise BenchError(f"{module} did not end in {within_s:.0f} s") from error
+    finally:
+        child.kill()  # nothing where it has ended
+        child.wait()
     if child.returncode != 0:
         raise BenchError(f"{module} failed: {err.decode('utf-8', 'replace')[-LOG_TAIL_BYTES:]}")
     answer: dict[str, Json] = orjson.loads(out)

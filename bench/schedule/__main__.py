@@ -10,6 +10,7 @@ import json
 import tempfile
 from pathlib import Path
 
+from bench.harness.processes import end_on_sigterm
 from bench.harness.run import Run
 from bench.schedule.compare import SLO_FACTOR, play, table
 from bench.schedule.load import LIGHT, OVERSUBSCRIBED, SOURCES, load_of
@@ -80,4 +81,5 @@ def _speed(run: Run, path: Path | None) -> Speed:
 
 
 if __name__ == "__main__":
+    end_on_sigterm()
     main()

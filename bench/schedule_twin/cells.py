@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from bench.baselines.catalogue import BASELINES
+from bench.harness.processes import workers
 from bench.schedule_twin import play
 from bench.schedule_twin.limits import Limits, limits
 from bench.schedule_twin.loads import Load, Size, load
@@ -72,8 +72,8 @@ def _made(where: str, trace: str, size: Size, share: float, seed: int) -> tuple[
 
 def spread_out(work: Callable[[Task], Answer], tasks: Sequence[Task]) -> Iterator[Answer]:
     """Do tasks in as many processes as there are processors; yield answers in order."""
-    workers = max(1, min(len(tasks), len(os.sched_getaffinity(0))))
-    with ProcessPoolExecutor(workers) as pool:
+    count = max(1, min(len(tasks), len(os.sched_getaffinity(0))))
+    with workers(count) as pool:
         yield from pool.map(work, tasks)
 
 

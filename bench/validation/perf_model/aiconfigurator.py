@@ -107,6 +107,8 @@ def _answers(python: Path, lines: str) -> dict[str, dict[str, float | str]]:
     except subprocess.TimeoutExpired:
         process.kill()
         text, _ = process.communicate()
+    finally:
+        process.kill()  # nothing where it has ended
     found = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     return {answer["id"]: answer for answer in found}
 

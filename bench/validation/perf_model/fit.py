@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from bedplate.errors import InvalidRequest
 from bedplate.perf.constants import Constants
 from bedplate.perf.fitted import combine
+from bench.harness.processes import workers
 from bench.validation.perf_model.predict import Said, pick, quantities, say, times
 from bench.validation.perf_model.rows import Row
 
@@ -220,7 +220,7 @@ def left_out(
     jobs = [(list(rows), parameters, base) for base in order]
     if processes == 1:
         return [one for job in jobs for one in _leave_out(job)]
-    with ProcessPoolExecutor(processes) as pool:
+    with workers(processes) as pool:
         return [one for said in pool.map(_leave_out, jobs) for one in said]
 
 
