@@ -57,6 +57,7 @@ def four(tmp_path: Path) -> Iterator[Four]:
             '[[engine]]\nkind = "openai"\nname = "rep"\nmodel = "fake"\nserver = "vllm"\n'
             f"urls = {json.dumps(urls)}\nslots = 8\nrunning_max = 8\ncontext_tokens = 65536\n"
             "kv_tokens = 1048576\nconnect_seconds = 1.0\ntimeout_seconds = 2.0\n"
+            "prompt_token_seconds = 0.0001\n"
         )
         retries = "retry_percent = 10.0\nretry_tokens = 66000"
         served = stack.enter_context(Served(tmp_path / "served", section, service=retries))

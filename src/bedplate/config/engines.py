@@ -12,6 +12,7 @@ from bedplate.config.fields import (
     CONTEXT_TOKENS_MAX,
     KV_TOKENS_MAX,
     SHA256,
+    TOKEN_SECONDS_MAX,
     Address,
     ContextTokens,
     LocalPath,
@@ -184,6 +185,12 @@ class OpenaiEngine(Section):
         default="", max_length=64, description="Fault domain inside the supernode."
     )
     timeout_seconds: Seconds = Field(default=600.0, description="Longest silence of the endpoint.")
+    prompt_token_seconds: float = Field(
+        default=0.02,
+        ge=0,
+        le=TOKEN_SECONDS_MAX,
+        description="Longer silence before the answer begins, per token of the prompt.",
+    )
     connect_seconds: Seconds = Field(default=5.0, description="Longest wait for a connection.")
     tokenizer: Literal["estimate", "endpoint"] = Field(
         default="estimate",

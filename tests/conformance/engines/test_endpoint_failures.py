@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from pydantic import SecretStr
 
 from bedplate.config.engines import OpenaiEngine
 from bedplate.core.events import Event
+from bedplate.engines.base import ChatRequest, Delta
 from bedplate.engines.openai import OpenAIEngine
 from bedplate.errors import (
     BedplateError,
@@ -178,6 +181,59 @@ async def test_a_silence_within_the_deadline_times_out_too() -> None:
     async with open_endpoint(behaviour, timeout_seconds=0.2) as (_, case):
         heard = await ask(case)
     assert type(heard.error) is EngineTimeout
+
+
+LONG = 400
+"""Words of a long prompt: so many tokens at least. At 5 ms a token it may take two seconds."""
+
+
+def prompt(case: Case, words: int) -> ChatRequest:
+    return case.request({"role": "user", "content": "word " * words})
+
+
+@pytest.mark.parametrize("headers_first", [False, True])
+async def test_a_long_prompt_may_take_its_time_and_a_short_one_may_not(
+    headers_first: bool,
+) -> None:
+    behaviour = Behaviour(chunks=3, first_delay_s=0.8, headers_first=headers_first)
+    async with open_endpoint(behaviour, timeout_seconds=0.2, prompt_token_seconds=0.005) as (
+        _,
+        case,
+    ):
+        short = await hear(case.engine, await case.turn(prompt(case, 1)))
+        long = await hear(case.engine, await case.turn(prompt(case, LONG)))
+        plain = await case.turn(prompt(case, 1))
+        resumed = replace(plain, resume_tokens=LONG, delivered="word " * LONG)
+        again = await hear(case.engine, resumed)
+    assert type(short.error) is EngineTimeout
+    assert long.error is None
+    assert again.error is None
+
+
+async def test_a_long_prompt_is_given_up_too_in_the_end() -> None:
+    async with open_endpoint(
+        Behaviour(hang=True), timeout_seconds=0.1, prompt_token_seconds=0.001
+    ) as (_, case):
+        turn = await case.turn(prompt(case, LONG))
+        expected_s = 0.1 + 0.001 * turn.prompt.tokens
+        began = time.monotonic()
+        heard = await hear(case.engine, turn)
+        took = time.monotonic() - began
+    assert type(heard.error) is EngineTimeout
+    assert expected_s >= 0.5
+    assert took >= expected_s
+
+
+async def test_once_it_answers_the_prompt_allows_no_longer_silence() -> None:
+    """What comes before the first token, a role alone, is no answer yet."""
+    behaviour = Behaviour(chunks=5, chunk_delay_s=0.8)
+    async with open_endpoint(behaviour, timeout_seconds=0.2, prompt_token_seconds=0.005) as (
+        _,
+        case,
+    ):
+        heard = await hear(case.engine, await case.turn(prompt(case, LONG)))
+    assert type(heard.error) is EngineTimeout
+    assert sum(isinstance(output, Delta) for output in heard.outputs) == 1
 
 
 async def test_a_port_where_nobody_listens_is_lost_and_retryable() -> None:

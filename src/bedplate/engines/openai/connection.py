@@ -158,6 +158,13 @@ class Reply:
             size += len(data)
         return b"".join(pieces)[:size_max]
 
+    def expect_within(self, read_s: float) -> None:
+        """Let the server be silent for so long from now on; the end of the answer stays due."""
+        self._read_s = read_s
+        self._heard = self._loop.time()
+        self._timer.cancel()
+        self._check_time()
+
     def close(self) -> None:
         """Let the connection go: into the pool after a whole answer, else it is cut."""
         self._timer.cancel()

@@ -173,6 +173,7 @@ class OpenAIEngine:
                 if outputs:
                     if not started:
                         started = True
+                        client.answering(reply)
                         outputs.insert(0, _started(turn, answer))
                     yield outputs
             if finished is None:

@@ -92,20 +92,32 @@ class HttpClient:
             pool.close()
 
     async def post(
-        self, url: URL, body: JsonObject, *, total_s: float, is_turn: bool = True
+        self,
+        url: URL,
+        body: JsonObject,
+        *,
+        total_s: float,
+        prompt_tokens: int,
+        is_turn: bool = True,
     ) -> Reply:
         """Send a request; return when the headers of its answer are there.
 
-        Cancelling cuts the connection. Raises FAILURES: see `failed`.
+        An endpoint may be silent for longer while it computes the prompt, until `answering` is
+        called. Cancelling cuts the connection. Raises FAILURES: see `failed`.
         """
         if not self._pools:
             raise EngineLost(f"engine {self._name} is not started")
         data = orjson.dumps(body)
         path = url.raw_path_qs.encode("ascii")
         head = b"POST %b%b\r\nContent-Length: %d\r\n\r\n" % (path, self._headers, len(data))
+        prompt_s = self._settings.prompt_token_seconds * prompt_tokens
         return await self._pools[0 if is_turn else 1].send(
-            head + data, total_s=total_s, read_s=self._settings.timeout_seconds
+            head + data, total_s=total_s, read_s=self._settings.timeout_seconds + prompt_s
         )
+
+    def answering(self, reply: Reply) -> None:
+        """The prompt is computed: from now on the silence between pieces counts."""
+        reply.expect_within(self._settings.timeout_seconds)
 
     async def probe(self, url: URL, *, size_max: int) -> Page:
         """Get a page within the time of a connect. Raises FAILURES, which nobody is told of."""
@@ -126,7 +138,7 @@ class HttpClient:
         """
         try:
             reply = await self.post(
-                url, body, total_s=self._settings.timeout_seconds, is_turn=False
+                url, body, total_s=self._settings.timeout_seconds, prompt_tokens=0, is_turn=False
             )
             if reply.status != 200:
                 raise (await self.refusal(reply)).error(self._name)
@@ -144,6 +156,7 @@ class HttpClient:
 
     async def refusal(self, reply: Reply) -> faults.Refusal:
         """Read an answer that is none."""
+        self.answering(reply)
         try:
             body = await reply.read(ERROR_BYTES_MAX)
         finally:

@@ -95,7 +95,12 @@ class Replica:
             bodies.add_service_fields(
                 body, turn, self._kind, self._capabilities, salt=salt, left_out=left_out
             )
-            reply = await self.client.post(self._chat_url, body, total_s=turn.deadline_s)
+            reply = await self.client.post(
+                self._chat_url,
+                body,
+                total_s=turn.deadline_s,
+                prompt_tokens=turn.prompt.tokens + turn.resume_tokens,
+            )
             if reply.status == 200:
                 self._leave_out(left_out)
                 return self._streaming(reply)
