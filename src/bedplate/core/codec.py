@@ -8,12 +8,13 @@ canonical form holds integers and strings only. `digest_bytes` gives the compact
 from __future__ import annotations
 
 import typing
-from typing import Any, NamedTuple, NewType
+from typing import Any, NamedTuple, NewType, TypeVar
 
 from bedplate.core import events as _events
 from bedplate.core.actions import Action
 from bedplate.core.events import Event
 
+_Part = TypeVar("_Part")
 EVENT_TYPES: dict[str, type[Any]] = {cls.__name__: cls for cls in typing.get_args(_events.Event)}
 """Event classes by the name that the journal stores as `kind`."""
 
@@ -41,6 +42,16 @@ def event_from(kind: str, body: dict[str, Any]) -> Event:
         raise ValueError(f"unknown event kind {kind!r}")
     event: Event = _rebuild(cls, body)
     return event
+
+
+def part_from(cls: type[_Part], body: Any) -> _Part:
+    """Rebuild a value that stands inside an event, as `event_from` does a whole one.
+
+    Raises:
+        ValueError: a missing or extra field, or a value of the wrong type.
+    """
+    part: _Part = _rebuild(cls, body)
+    return part
 
 
 def digest_bytes(now_ns: int, event: Event, actions: tuple[Action, ...]) -> bytes:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from bedplate.core import events as ev
 from bedplate.core.base import Base
+from bedplate.core.codec import part_from
 from bedplate.core.events import Event
 from bedplate.core.ids import TenantId
-from bedplate.core.limits import Policy
+from bedplate.core.limits import Policy, Slice
 from bedplate.journal import Journal
 from bedplate.metering.bill import BILL_KINDS
 from bedplate.metering.spent import spent_by_rows
@@ -19,6 +21,8 @@ from bedplate.replay import bedplate_version, core_version
 from bedplate.runtime.calendars import Calendars
 from bedplate.runtime.driver import LiveDriver
 from bedplate.runtime.recovery import Recovered, reconcile
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +44,18 @@ def take_over(heir: Heir, recovered: Recovered) -> None:
 
     Rows that the crash leaves behind are of today and have today's prices, so both come first. A
     core that begins without the state of the one before learns from the rows what was spent.
-    Slices that were asked for stay.
+    Slices that were asked for stay, then too.
     """
     core = core_version()
-    slices = heir.base.state.policy.slices
+    known = recovered.event_seq >= 0
+    slices = heir.base.state.policy.slices if known else slices_of(heir.journal)
     policy, post = heir.policy._replace(slices=slices), heir.post
     if recovered.changed_from:
         body = {"from": recovered.changed_from, "to": core}
         heir.note("core_changed", "", "", {**body, "snapshot_seq": recovered.snapshot_seq})
     started = {"core": core, "bedplate": bedplate_version(), "prices": policy.prices.body()}
     heir.note("core_started", "", "", started)
-    if recovered.event_seq >= 0:
+    if known:
         heir.calendars.tell()
         former = heir.base.state.policy
         if former.prices != policy.prices:
@@ -66,3 +71,21 @@ def take_over(heir: Heir, recovered: Recovered) -> None:
         rows = heir.journal.read(0, kinds=BILL_KINDS)
         for tenant, (day, month) in spent_by_rows(rows, heir.calendars.windows_of).items():
             post(ev.LedgerRead(TenantId(tenant), day, month))
+
+
+def slices_of(journal: Journal) -> tuple[Slice, ...]:
+    """Return the slices of the last policy in a journal; none where it has no policy.
+
+    Another version may have written it: a slice of a form that this one does not know is left out,
+    with a warning.
+    """
+    record = journal.last("PolicyChanged")
+    if record is None:
+        return ()
+    found: list[Slice] = []
+    for body in record.body["policy"].get("slices", ()):
+        try:
+            found.append(part_from(Slice, body))
+        except ValueError as error:
+            _log.warning("a slice must be asked for again, %s: %s", error, body)
+    return tuple(found)

@@ -9,14 +9,17 @@ import pytest
 from bedplate.config import Config
 from bedplate.core import invariants, view
 from bedplate.core.base import Base
-from bedplate.core.events import CardReport
-from bedplate.core.ids import CardId, SessionId, TurnId
+from bedplate.core.codec import body_of
+from bedplate.core.events import CardReport, PolicyChanged
+from bedplate.core.ids import CardId, ModelId, SessionId, TenantId, TurnId
+from bedplate.core.limits import Slice, default_policy
 from bedplate.errors import JournalError, ReplayDivergence
 from bedplate.journal import Journal, Reader, Record, verify
 from bedplate.pool import Fingerprint, KvPool, Owner
 from bedplate.replay import replay
 from bedplate.runtime import loop as loops
 from bedplate.runtime.service import Service
+from bedplate.runtime.takeover import slices_of
 from tests.fakes.calls import at_rest, call, read_all, settle, text_of
 from tests.fakes.scripted_engine import Script, ScriptedEngine
 
@@ -50,6 +53,12 @@ def opened(folder: Path) -> tuple[Service, PoolingEngine]:
     )
     engine = PoolingEngine(pool)
     return Service(Config(), [engine], pool, journal), engine
+
+
+def part(name: str, *, cards: int = 0, kv_tokens: int = 0) -> Slice:
+    """Return a slice that holds for as long as there is time."""
+    model = ModelId("m")
+    return Slice(name, TenantId("t"), model, cards, kv_tokens, -1, 0, (1 << 63) - 1)
 
 
 async def crash_image(service: Service, to: Path) -> Path:
@@ -316,6 +325,10 @@ async def test_a_core_that_cannot_read_the_state_begins_without_sessions(
     await service.start()
     await read_all(service.submit(call(session="s")))
     await settle(service)
+    slices = (part("a", cards=1), part("b", kv_tokens=64))
+    policy = service.base.state.policy._replace(slices=slices)
+    service.post(PolicyChanged(policy))
+    await settle(service)
     await service.stop()
     for module in ("replay.snapshots", "replay.report", "runtime.recovery", "runtime.takeover"):
         monkeypatch.setattr(f"bedplate.{module}.core_version", lambda: "9-other")
@@ -325,6 +338,8 @@ async def test_a_core_that_cannot_read_the_state_begins_without_sessions(
         new, _ = opened(tmp_path / "a")
         await new.start()
     assert view.sessions(new.base) == []
+    assert new.base.state.policy.slices == slices
+    assert [card.slice for card in new.base.state.cards.values()].count(slices[0]) == 1
     assert new.pool is not None
     assert new.pool.entries() == []
     await read_all(new.submit(call(session="s")))
@@ -337,3 +352,21 @@ async def test_a_core_that_cannot_read_the_state_begins_without_sessions(
     await again.stop()
     with Reader(image / "journal") as reader:
         assert replay(reader).same
+
+
+def test_a_slice_of_another_form_is_left_out_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = part("a", cards=1)
+    other = {**known._asdict(), "id": "b", "colour": "green"}
+    body = body_of(PolicyChanged(default_policy()._replace(slices=(known,))))
+    body["policy"]["slices"].append(other)
+    journal = Journal.open(tmp_path / "journal", origin="test")
+    assert slices_of(journal) == ()
+    journal.append(
+        [Record(seq=0, time_ns=1, kind="PolicyChanged", tenant="", session="", body=body)]
+    )
+    assert slices_of(journal) == (known,)
+    journal.close()
+    assert "asked for again" in caplog.text
+    assert "'b'" in caplog.text
