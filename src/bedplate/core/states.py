@@ -19,7 +19,7 @@ CLAIMED: a placed turn waits there until room is free on the card. BROKEN: a dro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bedplate.core.ids import (
     BranchId,
@@ -40,21 +40,31 @@ if TYPE_CHECKING:
     from bedplate.core.group import Group
     from bedplate.core.shares import Share
 
-# Turn states.
-BEHIND, QUEUED, READY = "behind", "queued", "ready"
-PLACED, LOADING, RUNNING = "placed", "loading", "running"
-WAITING = (BEHIND, QUEUED, READY)
+# Turn states. `Final[str]`: compiled code has the value itself, not a look-up by name.
+BEHIND: Final[str] = "behind"
+QUEUED: Final[str] = "queued"
+READY: Final[str] = "ready"
+PLACED: Final[str] = "placed"
+LOADING: Final[str] = "loading"
+RUNNING: Final[str] = "running"
+WAITING: Final = (BEHIND, QUEUED, READY)
 """States in which a turn waits in a bounded queue and its wait deadline counts."""
 
 # Slot states. LOADING and RUNNING are shared with turns on purpose: they coincide.
-FREE, CLAIMED, HELD = "free", "claimed", "held"
-STORING, DROPPING, BROKEN = "storing", "dropping", "broken"
+FREE: Final[str] = "free"
+CLAIMED: Final[str] = "claimed"
+HELD: Final[str] = "held"
+STORING: Final[str] = "storing"
+DROPPING: Final[str] = "dropping"
+BROKEN: Final[str] = "broken"
 
 # States of a card's circuit breaker.
-BREAKER_CLOSED, BREAKER_HALF, BREAKER_OPEN = ("closed", "half_open", "open")
+BREAKER_CLOSED: Final[str] = "closed"
+BREAKER_HALF: Final[str] = "half_open"
+BREAKER_OPEN: Final[str] = "open"
 
 # Pool entry states.
-STORED = "stored"
+STORED: Final[str] = "stored"
 
 
 class Tenant:
