@@ -94,8 +94,11 @@ def _is_owed(group: Group, lane: int) -> bool:
 
 def least(group: Group, waiting: Line, lane: int) -> int:
     """Return the least virtual service of the tenants that wait in a lane."""
+    tenants = waiting[lane]
+    if not tenants:
+        return group.floors[lane]
     served = group.virtual[lane]
-    return min((served.get(tenant, 0) for tenant in waiting[lane]), default=group.floors[lane])
+    return min([served.get(tenant, 0) for tenant in tenants])
 
 
 def place(state: State, turn: Turn, least: int) -> Place:
