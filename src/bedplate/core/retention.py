@@ -257,17 +257,17 @@ def _evict(state: State, excess: int, tenant: Tenant, *, own: bool) -> bool:
     """
     if excess <= 0:
         return True
+    listed = tenant.lru if own else state.lru
     found: list[Entry] = []
     for lane in (2, 1, 0):
         scanned = 0
-        for entry in state.lru[lane].values():
+        for entry in listed[lane].values():
             if scanned >= RELEASE_SCAN_MAX:
                 break
             scanned += 1
             wanted = entry.refs or (entry.branch is not None and entry.branch.turns)
-            if wanted or (own and entry.tenant is not tenant):
-                continue
-            found.append(entry)
+            if not wanted:
+                found.append(entry)
     found.sort(key=lambda entry: state.rules.entry_worth(state, entry))
     chosen: list[Entry] = []
     left: dict[TenantId, int] = {}

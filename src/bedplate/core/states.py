@@ -76,6 +76,7 @@ class Tenant:
     `reserved_micro` is what its open turns may cost. `card_blocks` are those that its slots hold
     and its placed turns were promised, `busy_blocks` those of them that have a turn; `shelf` are
     its slots that keep KV without a turn and `prefixes` its openings, least recently used first.
+    `lru[lane]` are its copies in the pool, those of all in `State.lru`, least recently stored first.
     """
 
     __slots__ = (
@@ -86,6 +87,7 @@ class Tenant:
         "id",
         "inflight",
         "level",
+        "lru",
         "month_micro",
         "month_ns",
         "output_mean",
@@ -117,6 +119,7 @@ class Tenant:
         self.resting: dict[SessionId, Session] = {}
         self.pool_bytes = 0
         self.pool_dropping = 0
+        self.lru: list[dict[EntryId, Entry]] = [{}, {}, {}]
         self.prefixes: dict[tuple[ModelId, str], Prefix] = {}
         self.tools = Memory(NAMES_MAX)
         self.refilled_ns = now_ns
