@@ -6,6 +6,7 @@ limit makes room from its own entries only.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 from bedplate.core import pool, shares
@@ -50,7 +51,8 @@ def victims_for(
         return None
     idle = _candidates(state, card, turn, missing, keep)
     if not (card.common and card.group.reserve_blocks):
-        idle.sort(key=lambda s: state.rules.worth(state, s))
+        worth = state.rules.worth
+        idle.sort(key=lambda slot: worth(state, slot))
         return _first(idle, missing, need_slot=need_slot)
     order, firm = shares.by_excess(state, idle, turn)
     victims = _first(order, missing, need_slot=need_slot)
@@ -260,11 +262,7 @@ def _evict(state: State, excess: int, tenant: Tenant, *, own: bool) -> bool:
     listed = tenant.lru if own else state.lru
     found: list[Entry] = []
     for lane in (2, 1, 0):
-        scanned = 0
-        for entry in listed[lane].values():
-            if scanned >= RELEASE_SCAN_MAX:
-                break
-            scanned += 1
+        for entry in islice(listed[lane].values(), RELEASE_SCAN_MAX):
             wanted = entry.refs or (entry.branch is not None and entry.branch.turns)
             if not wanted:
                 found.append(entry)

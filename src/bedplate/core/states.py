@@ -76,7 +76,7 @@ class Tenant:
     `reserved_micro` is what its open turns may cost. `card_blocks` are those that its slots hold
     and its placed turns were promised, `busy_blocks` those of them that have a turn; `shelf` are
     its slots that keep KV without a turn and `prefixes` its openings, least recently used first.
-    `lru[lane]` are its copies in the pool, those of all in `State.lru`, least recently stored first.
+    `lru[lane]` are its copies in the pool as in `State.lru`, the least recently stored first.
     """
 
     __slots__ = (
