@@ -79,7 +79,9 @@ class Cost(NamedTuple):
     @property
     def total(self) -> int:
         """The sum of the parts."""
-        return sum(self)
+        return (
+            self.uncached + self.cached + self.output + self.card_kv + self.pool_kv + self.card_time
+        )
 
     def plus(self, other: Cost) -> Cost:
         """Return the sum, part by part."""
@@ -140,6 +142,6 @@ def amount(micro: int, prices: Prices) -> str:
 
 def _rounded(numerator: int, denominator: int) -> int:
     """Return the fraction rounded half to even."""
-    whole, rest = divmod(numerator, denominator)
-    twice = 2 * rest
+    whole = numerator // denominator
+    twice = 2 * (numerator - whole * denominator)
     return whole + (twice > denominator or (twice == denominator and whole & 1))
