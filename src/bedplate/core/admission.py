@@ -61,9 +61,12 @@ def reserve(branch: Branch, tokens: int) -> None:
 def admit(state: State, group: Group) -> None:
     """Admit waiting sessions in order while they fit; one within a reserve may pass others.
 
-    Cost: RELEASE_SCAN_MAX sessions at most, and the idle ones that could step back for them.
+    Cost: O(1) while none waits; else RELEASE_SCAN_MAX sessions at most, and the idle ones that
+    could step back for them.
     """
     for _ in range(RELEASE_SCAN_MAX):
+        if line.empty(group.admit_queues):
+            return
         turn = _next(state, group)
         if turn is None:
             return

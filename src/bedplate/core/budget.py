@@ -19,9 +19,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from bedplate.core.actions import Alarm, Settled
+from bedplate.core.charges import amount, cost_of, highest
 from bedplate.core.events import CalendarDay, LedgerRead
 from bedplate.core.ids import CardId
-from bedplate.core.prices import amount, cost_of, highest
 from bedplate.core.state import State
 from bedplate.core.states import Session, Tenant, Turn
 from bedplate.core.units import SECOND_NS

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from bedplate.core import budget, tenant
 from bedplate.core.actions import Refuse, Settled
+from bedplate.core.charges import highest
 from bedplate.core.events import CallArrived, CallEnded
 from bedplate.core.ids import BranchId, ModelId, SessionId, TenantId, TurnId
-from bedplate.core.prices import highest
 from bedplate.core.state import State
 from bedplate.core.states import Tenant
 from bedplate.core.units import SECOND_NS

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from bedplate.core import shares
 from bedplate.core.group import Group
@@ -27,7 +27,7 @@ from bedplate.core.units import SECOND_NS
 Found = TypeVar("Found")
 PROMPT_NS = SECOND_NS
 """Work in prompts that a card should have before it: enough never to idle between short ones."""
-BATCH_PART = 8
+BATCH_PART: Final = 8
 """The part of the budget that batch prompts may fill beside others."""
 Load = tuple[int, int, int, int]
 """Place of a card among those that can start a turn."""
@@ -74,6 +74,11 @@ def unclaim(turn: Turn, card: Card) -> None:
 def spare_blocks(card: Card) -> int:
     """Return blocks that nobody holds or was promised, counting drops under way as free."""
     return card.total_blocks - card.used_blocks + card.dropping_blocks - card.claimed_blocks
+
+
+def idle_blocks(card: Card) -> int:
+    """Return the blocks of slots without a turn: more than these cannot be given up."""
+    return card.used_blocks - card.busy_blocks
 
 
 def empty_slot(state: State, slot: Slot) -> None:

@@ -11,25 +11,27 @@ Costs a token are in ns / 2^SLOPE_BITS. Until a group is known, all of its KV co
 
 from __future__ import annotations
 
-SAMPLES_MAX = 16
+from typing import Final
+
+SAMPLES_MAX: Final = 16
 """Samples at which the past is halved."""
-ENOUGH = 8
+ENOUGH: Final = 8
 """Samples with which a line is believed."""
-SLOPE_BITS = 10
+SLOPE_BITS: Final = 10
 """A slope is in nanoseconds for 2^10 tokens."""
-SAME = 1 << SLOPE_BITS
+SAME: Final = 1 << SLOPE_BITS
 """Cost of a token while nothing is known."""
-FIRST_TOKEN_NS = 500_000
+FIRST_TOKEN_NS: Final = 500_000
 """Time of a prompt token on cards that have not computed enough to know."""
-MARGIN = 2
+MARGIN: Final = 2
 """A load holds up its own turn, to compute the whole batch of the card: a load may take so many
 times as long. A copy is made after every turn and loaded after few: it must save as many times."""
-LOOK_TIMES = 64
+LOOK_TIMES: Final = 64
 """A load is tried, although those before were slow, when none began for so many times its length:
 so a link that is well again is noticed, for 2 % of the time at most."""
 HALF_LIFE_NS = 30 * 1_000_000_000
 """Time in which the price of room falls to a half where none is given up."""
-PRICE_SHIFT = 2
+PRICE_SHIFT: Final = 2
 """The price moves a quarter of the way to what was given up last."""
 
 

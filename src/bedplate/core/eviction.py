@@ -49,7 +49,9 @@ def slot_density(state: State, slot: Slot) -> int:
     branch = slot.branch
     assert branch is not None
     costs = slot.card.group.costs
-    cost = costs.compute() if slot.dirty else min(costs.compute(), costs.load(slot.tokens))
+    cost = costs.compute()
+    if not slot.dirty:
+        cost = min(cost, costs.load(slot.tokens))
     return density_of(state, branch, cost)
 
 

@@ -22,19 +22,21 @@ any other of the same weight (INV-14).
 
 from __future__ import annotations
 
+from typing import Final
+
 from bedplate.core.group import Group
 from bedplate.core.prefixes import opening_of
 from bedplate.core.state import State
 from bedplate.core.states import Branch, Tenant, Turn
 from bedplate.core.units import SECOND_NS
 
-PROMPT_COST = 1
-OUTPUT_COST = 2
+PROMPT_COST: Final = 1
+OUTPUT_COST: Final = 2
 RENT_NS = 128 * SECOND_NS
 """Token-nanoseconds on a card that cost as much as one prompt token."""
-SCALE = 1_000
+SCALE: Final = 1_000
 """Virtual service counts in thousandths of cost, so that weights divide it well."""
-OUTPUT_SHIFT = 3
+OUTPUT_SHIFT: Final = 3
 """The mean output of a tenant's turns moves an eighth of the way with each one."""
 
 

@@ -221,6 +221,8 @@ def _pool(state: State) -> None:
     listed = sum(len(lru) for lru in state.lru)
     owned = sum(1 for e in state.entries.values() if e.state == STORED and _kept(e))
     _require(listed == owned, "INV-05", "pool")
+    mine = sum(len(lru) for tenant in state.tenants.values() for lru in tenant.lru)
+    _require(listed == mine, "INV-05", "pool")
     refs = sum(1 for turn in state.turns.values() if turn.load is not None)
     refs += sum(
         1

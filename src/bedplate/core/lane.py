@@ -15,6 +15,7 @@ from bedplate.core.demand import note_gone, note_waiting
 from bedplate.core.fairness import SCALE, expected_cost, fresh_tokens
 from bedplate.core.group import Group
 from bedplate.core.ids import TenantId
+from bedplate.core.limits import BATCH, INTERACTIVE, SHARED
 from bedplate.core.rules import Rank
 from bedplate.core.state import State
 from bedplate.core.states import Turn
@@ -77,11 +78,15 @@ def heads(state: State, group: Group, waiting: Line) -> Iterator[tuple[int, Plac
 
 def lanes(group: Group) -> list[int]:
     """Return the lanes in the order in which they go now: those that are owed a turn first."""
-    owed = [lane for lane in (1, 2) if _is_owed(group, lane)]
-    return owed + [lane for lane in (0, 1, 2) if lane not in owed]
+    shared, batch = _is_owed(group, SHARED), _is_owed(group, BATCH)
+    if shared:
+        return [SHARED, BATCH, INTERACTIVE] if batch else [SHARED, INTERACTIVE, BATCH]
+    return [BATCH, INTERACTIVE, SHARED] if batch else [INTERACTIVE, SHARED, BATCH]
 
 
 def _is_owed(group: Group, lane: int) -> bool:
+    if group.owed[lane] < SCALE:  # no turn costs less than one token
+        return False
     for queue in group.queues[lane].values():
         return group.owed[lane] >= SCALE * expected_cost(queue[0])
     return False
@@ -89,8 +94,11 @@ def _is_owed(group: Group, lane: int) -> bool:
 
 def least(group: Group, waiting: Line, lane: int) -> int:
     """Return the least virtual service of the tenants that wait in a lane."""
+    tenants = waiting[lane]
+    if not tenants:
+        return group.floors[lane]
     served = group.virtual[lane]
-    return min((served.get(tenant, 0) for tenant in waiting[lane]), default=group.floors[lane])
+    return min([served.get(tenant, 0) for tenant in tenants])
 
 
 def place(state: State, turn: Turn, least: int) -> Place:

@@ -11,6 +11,8 @@ turn, and what is left at its end to a row of the tenant.
 
 from __future__ import annotations
 
+from typing import Final
+
 from bedplate.core import budget
 from bedplate.core.actions import Settled
 from bedplate.core.events import ToolProgress
@@ -22,7 +24,7 @@ from bedplate.core.state import State
 from bedplate.core.states import STORED, Branch, Entry, Session
 from bedplate.core.tools import RATE_BITS
 
-DENSITY_BITS = 10
+DENSITY_BITS: Final = 10
 """A density is in ns / 2^SLOPE_BITS × rate / 2^DENSITY_BITS, so that it stays a small integer."""
 AREA_MAX = 1 << 62
 """Most token-nanoseconds of one usage row; more becomes several rows."""

@@ -5,27 +5,29 @@ Limits end in `_max`. Nothing here decides; the modules named in each line do.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bedplate.core.ids import ModelId, TenantId
 from bedplate.core.prices import DEFAULT_PRICES, Prices
 from bedplate.core.units import MINUTE_NS, SECOND_NS
 
-INTERACTIVE, SHARED, BATCH = 0, 1, 2
+INTERACTIVE: Final[int] = 0
+SHARED: Final[int] = 1
+BATCH: Final[int] = 2
 LANE_NAMES = ("interactive", "shared", "batch")
 """Lanes by rank: a lower number is released first."""
 
-BRANCHES_MAX = 256
+BRANCHES_MAX: Final = 256
 """Branches of one session; the least recently used idle branch is forgotten beyond it."""
-BRANCH_QUEUE_MAX = 16
+BRANCH_QUEUE_MAX: Final = 16
 """Turns waiting behind one another on one branch."""
 DISPATCH_ATTEMPTS_MAX = 3
 """Dispatches of one turn, the first included."""
-YIELDS_MAX = 8
+YIELDS_MAX: Final = 8
 """How often one turn may be stopped for those of higher lanes; then it runs to its end."""
-PASSED_OVER_MAX = 16
+PASSED_OVER_MAX: Final = 16
 """How often a waiting turn that does not fit may be passed before it blocks its card group."""
-RELEASE_SCAN_MAX = 64
+RELEASE_SCAN_MAX: Final = 64
 """Candidates looked at in one release step."""
 ADMIT_PATIENCE_NS = 2 * SECOND_NS
 """How long a session that waits for admission respects the leases of idle ones."""
@@ -38,7 +40,7 @@ BREAKER_WINDOW_NS = MINUTE_NS
 BREAKER_PAUSE_NS = SECOND_NS // 4
 BREAKER_PAUSE_MAX_NS = 5 * MINUTE_NS
 """Pause before one turn tries the card: the first, doubled each time, and the longest."""
-EXPIRE_SCAN_MAX = 256
+EXPIRE_SCAN_MAX: Final = 256
 """Deadlines handled in one step; the rest follow in the next."""
 
 

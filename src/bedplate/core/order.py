@@ -13,12 +13,14 @@ everybody, and goodput falls to a tenth once the cards are full.
 
 from __future__ import annotations
 
+from typing import Final
+
 from bedplate.core.fairness import expected_cost
 from bedplate.core.rules import Rank
 from bedplate.core.state import State
 from bedplate.core.states import Turn
 
-PATIENCE = 64
+PATIENCE: Final = 64
 """How many times its own work a turn lets others pass."""
 
 

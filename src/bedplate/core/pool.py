@@ -50,7 +50,13 @@ def give(state: State, branch: Branch, entry: Entry) -> None:
     release(state, branch)
     charge(branch, state.now_ns)
     branch.entry = entry
+    offer(state, entry)
+
+
+def offer(state: State, entry: Entry) -> None:
+    """List a copy as the latest of its lane that may go for others, of all and of its tenant."""
     state.lru[entry.lane][entry.id] = entry
+    entry.tenant.lru[entry.lane][entry.id] = entry
 
 
 def share(parent: Branch, fork: Branch) -> None:
@@ -92,6 +98,7 @@ def release(state: State, branch: Branch) -> None:
 def part(state: State, entry: Entry) -> None:
     """Take the entry away from what it copies without deleting it; a slot becomes dirty again."""
     state.lru[entry.lane].pop(entry.id, None)
+    entry.tenant.lru[entry.lane].pop(entry.id, None)
     prefix = entry.prefix
     if prefix is not None:
         assert prefix.entry is entry

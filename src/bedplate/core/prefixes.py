@@ -120,7 +120,7 @@ def stored(state: State, entry: Entry, tokens: int, size_bytes: int) -> None:
         pool.drop(state, entry)
         return
     prefix.mark_ns = state.now_ns
-    state.lru[entry.lane][entry.id] = entry
+    pool.offer(state, entry)
     state.push_deadline(state.now_ns + _idle_ns(state, prefix), "prefix", str(entry.id))
     state.stir(entry.group)
 

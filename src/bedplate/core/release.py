@@ -19,7 +19,7 @@ from bedplate.core.dispatch import start
 from bedplate.core.fairness import SCALE, expected_cost
 from bedplate.core.group import Group
 from bedplate.core.lane import Place
-from bedplate.core.limits import PASSED_OVER_MAX, RELEASE_SCAN_MAX
+from bedplate.core.limits import INTERACTIVE, PASSED_OVER_MAX, RELEASE_SCAN_MAX
 from bedplate.core.placement import Plan, may_begin
 from bedplate.core.ready import dequeue
 from bedplate.core.state import State
@@ -47,6 +47,8 @@ def _waits(group: Group) -> bool:
 
 def _goes_ahead(group: Group, turn: Turn) -> bool:
     """Tell whether the turn starts before those of a lane above it because its own is owed one."""
+    if turn.lane == INTERACTIVE:
+        return False
     order = line.lanes(group)
     at = order.index(turn.lane)
     return any(group.queues[lane] for lane in range(turn.lane) if order.index(lane) > at)
@@ -70,7 +72,7 @@ def _pick(state: State, group: Group, budget: int) -> tuple[tuple[Turn, Plan] | 
     looked = 0
     blocked = False
     passed: list[Turn] = []
-    bound = _first_bound(state, group)
+    bound = _first_bound(state, group) if group.bound_cards else None
     lanes = line.lanes(group)
     for lane, place, turn in line.heads(state, group, group.queues):
         if bound is not None and not blocked and _before(state, group, bound, lanes, (lane, place)):

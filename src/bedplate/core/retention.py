@@ -6,6 +6,9 @@ limit makes room from its own entries only.
 
 from __future__ import annotations
 
+from itertools import islice
+from typing import Final
+
 from bedplate.core import pool, shares
 from bedplate.core.actions import DropKv, StoreKv
 from bedplate.core.card import (
@@ -13,6 +16,7 @@ from bedplate.core.card import (
     disown,
     empty_slot,
     held_by,
+    idle_blocks,
     shelve,
     spare_blocks,
     touch,
@@ -23,10 +27,12 @@ from bedplate.core.limits import RELEASE_SCAN_MAX
 from bedplate.core.state import State
 from bedplate.core.states import DROPPING, HELD, STORING, Card, Entry, Slot, Tenant, Turn
 
-IDLE_SCAN_MAX = 16
+IDLE_SCAN_MAX: Final = 16
 """Idle slots of a card that are compared when one has to go, the least recently used of all."""
 
-NOW, LATER, NEVER = "now", "later", "never"
+NOW: Final[str] = "now"
+LATER: Final[str] = "later"
+NEVER: Final[str] = "never"
 
 
 def victims_for(
@@ -41,9 +47,12 @@ def victims_for(
     missing = blocks - spare_blocks(card)
     if missing <= 0 and not need_slot:
         return []
+    if missing > idle_blocks(card):
+        return None
     idle = _candidates(state, card, turn, missing, keep)
     if not (card.common and card.group.reserve_blocks):
-        idle.sort(key=lambda s: state.rules.worth(state, s))
+        worth = state.rules.worth
+        idle.sort(key=lambda slot: worth(state, slot))
         return _first(idle, missing, need_slot=need_slot)
     order, firm = shares.by_excess(state, idle, turn)
     victims = _first(order, missing, need_slot=need_slot)
@@ -53,6 +62,16 @@ def victims_for(
     if not shares.may_go_below(turn, card, idle=idle, blocks=blocks, short=short):
         return None
     return _first(order + firm, missing, need_slot=need_slot)
+
+
+def makes_room(state: State, card: Card, turn: Turn, *, blocks: int, keep: Slot | None) -> bool:
+    """Tell whether `victims_for` finds room for `blocks` of a turn, whatever it would choose."""
+    missing = blocks - spare_blocks(card)
+    if missing <= 0 or missing > idle_blocks(card):
+        return missing <= 0
+    if card.common and card.group.reserve_blocks:
+        return victims_for(state, card, turn, blocks=blocks, need_slot=False, keep=keep) is not None
+    return sum(slot.blocks for slot in _candidates(state, card, turn, missing, keep)) >= missing
 
 
 def _first(order: list[Slot], missing: int, *, need_slot: bool) -> list[Slot] | None:
@@ -116,8 +135,11 @@ def _bound(slot: Slot, turn: Turn) -> bool:
 
     Among turns that wait for their own slots the first can always make room, so none block another.
     """
-    turns = slot.branch.turns if slot.branch is not None else []
-    if not turns or turns[0].bound_to is not slot.card:
+    branch = slot.branch
+    if branch is None or not branch.turns:
+        return False
+    turns = branch.turns
+    if turns[0].bound_to is not slot.card:
         return False
     if shares.within(turn) and not shares.within(turns[0]):
         return False
@@ -237,17 +259,13 @@ def _evict(state: State, excess: int, tenant: Tenant, *, own: bool) -> bool:
     """
     if excess <= 0:
         return True
+    listed = tenant.lru if own else state.lru
     found: list[Entry] = []
     for lane in (2, 1, 0):
-        scanned = 0
-        for entry in state.lru[lane].values():
-            if scanned >= RELEASE_SCAN_MAX:
-                break
-            scanned += 1
+        for entry in islice(listed[lane].values(), RELEASE_SCAN_MAX):
             wanted = entry.refs or (entry.branch is not None and entry.branch.turns)
-            if wanted or (own and entry.tenant is not tenant):
-                continue
-            found.append(entry)
+            if not wanted:
+                found.append(entry)
     found.sort(key=lambda entry: state.rules.entry_worth(state, entry))
     chosen: list[Entry] = []
     left: dict[TenantId, int] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from typing import Final
 
 from bedplate.core.actions import Action, SetTimer
 from bedplate.core.group import Group
@@ -23,7 +24,7 @@ from bedplate.core.states import (
 )
 from bedplate.core.tools import SHARED_NAMES_MAX, Gaps, Memory
 
-HEAP_SLACK = 64
+HEAP_SLACK: Final = 64
 """Stale deadlines kept before the heap is swept."""
 
 

@@ -19,7 +19,7 @@ CLAIMED: a placed turn waits there until room is free on the card. BROKEN: a dro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bedplate.core.ids import (
     BranchId,
@@ -40,21 +40,31 @@ if TYPE_CHECKING:
     from bedplate.core.group import Group
     from bedplate.core.shares import Share
 
-# Turn states.
-BEHIND, QUEUED, READY = "behind", "queued", "ready"
-PLACED, LOADING, RUNNING = "placed", "loading", "running"
-WAITING = (BEHIND, QUEUED, READY)
+# Turn states. `Final[str]`: compiled code has the value itself, not a look-up by name.
+BEHIND: Final[str] = "behind"
+QUEUED: Final[str] = "queued"
+READY: Final[str] = "ready"
+PLACED: Final[str] = "placed"
+LOADING: Final[str] = "loading"
+RUNNING: Final[str] = "running"
+WAITING: Final = (BEHIND, QUEUED, READY)
 """States in which a turn waits in a bounded queue and its wait deadline counts."""
 
 # Slot states. LOADING and RUNNING are shared with turns on purpose: they coincide.
-FREE, CLAIMED, HELD = "free", "claimed", "held"
-STORING, DROPPING, BROKEN = "storing", "dropping", "broken"
+FREE: Final[str] = "free"
+CLAIMED: Final[str] = "claimed"
+HELD: Final[str] = "held"
+STORING: Final[str] = "storing"
+DROPPING: Final[str] = "dropping"
+BROKEN: Final[str] = "broken"
 
 # States of a card's circuit breaker.
-BREAKER_CLOSED, BREAKER_HALF, BREAKER_OPEN = ("closed", "half_open", "open")
+BREAKER_CLOSED: Final[str] = "closed"
+BREAKER_HALF: Final[str] = "half_open"
+BREAKER_OPEN: Final[str] = "open"
 
 # Pool entry states.
-STORED = "stored"
+STORED: Final[str] = "stored"
 
 
 class Tenant:
@@ -66,6 +76,7 @@ class Tenant:
     `reserved_micro` is what its open turns may cost. `card_blocks` are those that its slots hold
     and its placed turns were promised, `busy_blocks` those of them that have a turn; `shelf` are
     its slots that keep KV without a turn and `prefixes` its openings, least recently used first.
+    `lru[lane]` are its copies in the pool as in `State.lru`, the least recently stored first.
     """
 
     __slots__ = (
@@ -76,6 +87,7 @@ class Tenant:
         "id",
         "inflight",
         "level",
+        "lru",
         "month_micro",
         "month_ns",
         "output_mean",
@@ -107,6 +119,7 @@ class Tenant:
         self.resting: dict[SessionId, Session] = {}
         self.pool_bytes = 0
         self.pool_dropping = 0
+        self.lru: list[dict[EntryId, Entry]] = [{}, {}, {}]
         self.prefixes: dict[tuple[ModelId, str], Prefix] = {}
         self.tools = Memory(NAMES_MAX)
         self.refilled_ns = now_ns

@@ -25,6 +25,8 @@ slopes of the upper hull: O(buckets) for all of them.
 
 from __future__ import annotations
 
+from typing import Final
+
 SAMPLES_MAX = 256
 """Samples at which the past is halved, so that the last 128 to 256 count."""
 ENOUGH = 16
@@ -41,13 +43,13 @@ NAME_LENGTH_MAX = 64
 REFRESH = 8
 """New samples after which rates are computed again."""
 
-UNIT_BITS = 25
+UNIT_BITS: Final = 25
 """Shortest time that is told apart from nothing: 2^25 ns, 34 ms."""
-LAST = 64
+LAST: Final = 64
 """The bucket of all beyond 2^42 ns (73 minutes), and of those who never came back."""
-NEVER_NS = 1 << 62
+NEVER_NS: Final = 1 << 62
 """A gap without an end."""
-RATE_BITS = 50
+RATE_BITS: Final = 50
 """Rates are returns × 2^50 a nanosecond: one a second is about 2^20, one an hour 2^8."""
 
 

@@ -15,29 +15,29 @@ HYSTERESIS_PERMILLE = 50
 
 def look(state: State) -> None:
     """Emit the alarms of cards and tenants that changed in this step, and of the pool."""
+    policy = state.policy
+    marks = policy.water_permille
     for card in state.touched.values():
-        level = _level(state, card.busy_blocks, card.total_blocks, card.level)
+        level = _level(marks, card.busy_blocks, card.total_blocks, card.level)
         if level != card.level:
             card.level = level
             state.emit(Alarm("card_kv", card.id, level))
     for tenant in state.moved.values():
-        most = tenant.policy.card_tokens_max // state.policy.block_tokens
-        level = _level(state, tenant.busy_blocks, most, tenant.level)
+        most = tenant.policy.card_tokens_max // policy.block_tokens
+        level = _level(marks, tenant.busy_blocks, most, tenant.level)
         if level != tenant.level:
             tenant.level = level
             state.emit(Alarm("tenant_kv", tenant.id, level))
-    total = state.policy.pool_bytes_max
-    level = _level(state, state.pool_bytes, total, state.pool_level) if total else 0
+    level = _level(marks, state.pool_bytes, policy.pool_bytes_max, state.pool_level)
     if level != state.pool_level:
         state.pool_level = level
         state.emit(Alarm("pool", "pool", level))
 
 
-def _level(state: State, used: int, total: int, before: int) -> int:
+def _level(marks: tuple[int, ...], used: int, total: int, before: int) -> int:
     if total == 0:
         return 0
     permille = used * 1000 // total
-    marks = state.policy.water_permille
     if before == 0 and (not marks or permille < marks[0]):
         return 0
     level = 0

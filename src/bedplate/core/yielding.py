@@ -23,9 +23,9 @@ from bedplate.core.fairness import fresh_tokens
 from bedplate.core.group import Group
 from bedplate.core.limits import BATCH, INTERACTIVE, RELEASE_SCAN_MAX, SHARED
 from bedplate.core.placement import home_of, is_bound, within_quota
-from bedplate.core.retention import victims_for
+from bedplate.core.retention import makes_room
 from bedplate.core.state import State
-from bedplate.core.states import BREAKER_CLOSED, Turn
+from bedplate.core.states import BREAKER_CLOSED, Slot, Turn
 
 ENDING_TOKENS = 32
 """A turn that may give no more than so many tokens is left to its end."""
@@ -38,15 +38,18 @@ def make_way(state: State, group: Group) -> None:
     Cost: O(1) while nothing may yield or nothing waits; else RELEASE_SCAN_MAX turns that wait, with
     as many that run looked at for each.
     """
-    if not group.may_yield:
+    queues = group.queues
+    if not (group.may_yield and (queues[INTERACTIVE] or queues[SHARED] or group.bound_cards)):
         return
+    losses = _by_loss(group)
     for turn in islice(_waiting(group), len(group.yielding), RELEASE_SCAN_MAX):
-        victim = _victim(state, turn) if within_quota(state, turn) else None
+        victim = _victim(state, turn, losses) if within_quota(state, turn) else None
         if victim is None:
             continue
         del group.may_yield[victim.id]
         group.yielding[victim.id] = victim
         state.emit(YieldTurn(victim.id, victim.attempt))
+        losses = _by_loss(group)
 
 
 def _waiting(group: Group) -> Iterator[Turn]:
@@ -60,17 +63,26 @@ def _waiting(group: Group) -> Iterator[Turn]:
         yield from (turn for turn in card.bound.values() if turn.lane < BATCH)
 
 
-def _victim(state: State, turn: Turn) -> Turn | None:
-    """Return who loses least of those whose place the turn could take, latest dispatched first."""
-    best: Turn | None = None
-    least: Loss | None = None
-    for other in islice(reversed(turn.branch.group.may_yield.values()), RELEASE_SCAN_MAX):
-        loss = _loss(other)
-        if other.lane <= turn.lane or other.end_reason or loss is None:
-            continue
-        if (least is None or loss < least) and _would_start(state, turn, other):
-            best, least = other, loss
-    return best
+def _by_loss(group: Group) -> list[Turn]:
+    """Return who may make way, of those dispatched last, the least loss first."""
+    found: list[tuple[Loss, Turn]] = []
+    for turn in islice(reversed(group.may_yield.values()), RELEASE_SCAN_MAX):
+        loss = None if turn.end_reason else _loss(turn)
+        if loss is not None:
+            found.append((loss, turn))
+    found.sort(key=lambda item: item[0])
+    return [turn for _, turn in found]
+
+
+def _victim(state: State, turn: Turn, losses: list[Turn]) -> Turn | None:
+    """Return the first of those whose place the turn could take."""
+    home, bound, fresh = home_of(turn), is_bound(turn), fresh_tokens(turn)
+    for other in losses:
+        if other.lane > turn.lane and _would_start(
+            state, turn, other, home=home, bound=bound, fresh=fresh
+        ):
+            return other
+    return None
 
 
 def _loss(turn: Turn) -> Loss | None:
@@ -84,14 +96,15 @@ def _loss(turn: Turn) -> Loss | None:
     return (2, -turn.branch.session.serial, turn.serial)
 
 
-def _would_start(state: State, turn: Turn, other: Turn) -> bool:
-    """Tell whether the turn could run on the other's card in its place."""
+def _would_start(
+    state: State, turn: Turn, other: Turn, *, home: Slot | None, bound: bool, fresh: int
+) -> bool:
+    """Tell whether the turn, with `fresh` tokens to compute, could run in the other's place."""
     slot = other.slot
     assert slot is not None
     card = slot.card
-    home = home_of(turn)
     if home is not None and home.card is not card:
-        if is_bound(turn):
+        if bound:
             return False
         home = None
     if (
@@ -104,8 +117,8 @@ def _would_start(state: State, turn: Turn, other: Turn) -> bool:
         return False
     prompts = card.prompts - (other.fresh_tokens > 0)
     if prompts >= card.prompt_streams > 0:
-        computed = card.prompt_tokens - other.fresh_tokens + fresh_tokens(turn)
+        computed = card.prompt_tokens - other.fresh_tokens + fresh
         if computed > prompt_budget(card):
             return False
     blocks = turn.need_blocks - slot.blocks - (home.blocks if home is not None else 0)
-    return victims_for(state, card, turn, blocks=blocks, need_slot=False, keep=home) is not None
+    return makes_room(state, card, turn, blocks=blocks, keep=home)

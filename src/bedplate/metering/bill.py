@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import NamedTuple
 
+from bedplate.core.charges import NOTHING, Cost, cost_of
 from bedplate.core.limits import LANE_NAMES
-from bedplate.core.prices import NOTHING, Cost, Prices, cost_of
+from bedplate.core.prices import Prices
 from bedplate.errors import InvalidRequest, JournalError
 from bedplate.journal import Record
 from bedplate.metering.rows import USAGE, UsageRow, row_of

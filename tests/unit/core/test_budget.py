@@ -9,8 +9,9 @@ import pytest
 from bedplate.core import actions as act
 from bedplate.core import events as ev
 from bedplate.core import view
+from bedplate.core.charges import amount, highest
 from bedplate.core.ids import SessionId, TenantId
-from bedplate.core.prices import DEFAULT_PRICES, amount, highest
+from bedplate.core.prices import DEFAULT_PRICES
 from bedplate.core.snapshot import restore, snapshot
 from bedplate.core.states import Session, Tenant
 from bedplate.core.units import MINUTE_NS, SECOND_NS

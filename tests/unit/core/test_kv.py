@@ -5,6 +5,7 @@ from __future__ import annotations
 from bedplate.core import actions as act
 from bedplate.core import events as ev
 from bedplate.core.ids import BranchId, CardId, EntryId, TenantId
+from bedplate.core.limits import RELEASE_SCAN_MAX
 from bedplate.core.units import SECOND_NS
 from tests.unit.core.steps import FREE, Steps, slot
 
@@ -250,6 +251,18 @@ def test_tenant_over_its_pool_quota_makes_room_from_its_own() -> None:
     core.end("b")
     assert [drop.entry for drop in core.said(act.DropEntry)] == [mine]
     assert other != mine
+
+
+def test_tenant_over_its_pool_quota_finds_its_own_behind_many_of_others() -> None:
+    few = FREE._replace(tenant=TenantId("few"), pool_bytes_max=40_000)
+    core = Steps(tenants=(few,))
+    core.card(slots=RELEASE_SCAN_MAX + 4, running_max=4, kv_tokens=4_000)
+    for number in range(RELEASE_SCAN_MAX):
+        core.keep(f"x{number}")
+    mine = core.keep("a", "s1", tenant=TenantId("few"))
+    core.arrive("b", "s2", tenant=TenantId("few"))
+    core.end("b")
+    assert core.one(act.DropEntry).entry == mine
 
 
 def test_drain_stores_then_drops_and_moves_nothing_in() -> None:

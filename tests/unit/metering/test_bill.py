@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bedplate.config.tree import PricesConfig
-from bedplate.core.prices import Cost, Prices, cost_of
+from bedplate.core.charges import Cost, cost_of
+from bedplate.core.prices import Prices
 from bedplate.errors import InvalidRequest, JournalError
 from bedplate.metering.bill import GROUPS, Bill, Period, make_bill
 from bedplate.metering.rows import UsageRow, row_of
