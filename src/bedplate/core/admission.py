@@ -5,11 +5,11 @@ A session is admitted whole, with what its next turn may grow to.
 The room of a group is the blocks of its cards that are up plus what the pool holds, in tokens. A
 session is admitted when the reservations of all admitted sessions and its own fit under its lane's
 share of the room; its later turns and branches grow the reservation without asking again, so an
-admitted session never waits for admission twice. An idle session whose lease ran out makes room for
-one that waits; one that still has its lease does so when the other has waited for
-`ADMIT_PATIENCE_NS`, for it may never return. It keeps its KV while there is space, and asks again
-when it does. A session is
-always admitted when no other is, so that one larger than its lane's share can run.
+admitted session never waits for admission twice. An idle session makes room for one that waits when
+its lease ran out, or when the other has waited for `ADMIT_PATIENCE_NS`, for it may never return.
+Where no pool keeps its KV it is spared before, while its return is worth more than computing that
+again. It keeps its KV while there is space, and asks again when it returns. A session is always
+admitted when no other is, so that one larger than its lane's share can run.
 
 What is kept of a tenant's reserve counts as admitted for all others. A session within its tenant's
 reserve is always admitted, and those of tenants above theirs step back for it at once.
@@ -27,9 +27,11 @@ from bedplate.core.group import Group
 from bedplate.core.lease import expired
 from bedplate.core.limits import ADMIT_PATIENCE_NS, RELEASE_SCAN_MAX
 from bedplate.core.ready import enqueue
+from bedplate.core.returns import known
 from bedplate.core.shares import Share
 from bedplate.core.state import State
 from bedplate.core.states import QUEUED, Branch, Session, Turn
+from bedplate.core.tools import RATE_BITS
 
 LEASES_SCAN_MAX = 16
 """Leased idle sessions of a lane that are looked past for one whose lease ran out."""
@@ -161,16 +163,40 @@ def _may_step_back(state: State, group: Group, turn: Turn, *, hurry: bool) -> It
 
     For one in a hurry leases do not count.
     """
-    impatient = hurry or state.now_ns - turn.since_ns >= ADMIT_PATIENCE_NS
+    waited = state.now_ns - turn.since_ns >= ADMIT_PATIENCE_NS
     for lane in (2, 1, 0):
         leased = 0
         for idle in group.idle[lane].values():
-            if impatient or expired(idle, state.now_ns):
+            goes = expired(idle, state.now_ns) or waited
+            if hurry or (goes and _spared_ns(state, group, idle) <= state.now_ns):
                 yield idle
                 continue
             leased += 1
             if leased >= LEASES_SCAN_MAX:
                 break
+
+
+def _spared_ns(state: State, group: Group, idle: Session) -> int:
+    """Return until when an idle session makes no room, whatever its lease and the others' wait.
+
+    0 where a pool keeps its KV. Else as long as it is likely enough to return, by what is known of
+    its tool, and at most as long as computing its KV again takes ("ski rental").
+    """
+    if state.policy.pool_bytes_max and group.bytes_per_token:
+        return 0
+    until_ns = 0
+    for branch in idle.branches.values():
+        if branch.group is group and branch.slot is not None:
+            again_ns = ADMIT_PATIENCE_NS
+            if group.costs.prefills.known():
+                again_ns = group.costs.time_of(branch.slot.tokens)
+            gaps = known(state, branch)
+            if branch.eta_ns > branch.ended_ns + again_ns:
+                again_ns = 0
+            elif gaps is not None:
+                again_ns = min(again_ns, gaps.hold_ns((1 << RATE_BITS) // max(1, again_ns)))
+            until_ns = max(until_ns, branch.ended_ns + again_ns)
+    return until_ns
 
 
 def _reserved(group: Group, session: Session) -> int:
@@ -221,7 +247,8 @@ def _wake_later(state: State, group: Group, turn: Turn) -> None:
     """Look again when a lease runs out or patience does; ends of turns stir anyway."""
     due = [turn.since_ns + ADMIT_PATIENCE_NS]
     for idle in group.idle:
-        due += [first.lease_ns for first in islice(idle.values(), LEASES_SCAN_MAX)]
+        for first in islice(idle.values(), LEASES_SCAN_MAX):
+            due += [first.lease_ns, _spared_ns(state, group, first)]
     soonest = min((at_ns for at_ns in due if at_ns > state.now_ns), default=0)
     if soonest and group.wake_ns != soonest:
         group.wake_ns = soonest

@@ -216,6 +216,44 @@ def test_a_longer_lease_does_not_hide_one_that_ran_out() -> None:
     assert core.base.state.sessions[SessionId("long")].admitted
 
 
+def waits(*, pool_bytes_max: int, eta_ns: int = 0) -> list[bool]:
+    """Let a session wait for the room of one that just became idle, whose KV took 4 s to compute.
+
+    Returns whether the idle one is admitted after 1, 3 and 5 s of that.
+    """
+    lane = LanePolicy(1000, 4, 60 * SECOND_NS, 10, 30 * SECOND_NS, 60 * MINUTE_NS)
+    core = Steps(pool_bytes_max=pool_bytes_max, lanes=(lane, lane, lane))
+    core.card(slots=4, running_max=4, kv_tokens=48, context_tokens=48)
+    idle(core, "s", "tool", waited_ns=0)
+    state = core.base.state
+    [group] = state.groups.values()
+    held = state.sessions[SessionId("s")].branches[BranchId(0)].slot
+    assert held is not None
+    for _ in range(8):
+        group.costs.prefills.note(held.tokens, 4 * SECOND_NS)
+    if eta_ns:
+        core.tell(ev.ToolProgress(SessionId("s"), BranchId(-1), eta_ns))
+    core.arrive("new", "new")
+    found = []
+    for _ in range(3):
+        core.tell(ev.TimerFired(), after_ns=SECOND_NS)
+        found.append(state.sessions[SessionId("s")].admitted)
+        core.now += SECOND_NS
+    return found
+
+
+def test_who_waits_long_takes_the_room_of_one_whose_kv_a_pool_keeps() -> None:
+    assert waits(pool_bytes_max=16) == [True, False, False]
+
+
+def test_without_a_pool_one_is_spared_for_as_long_as_its_kv_takes_to_compute() -> None:
+    assert waits(pool_bytes_max=0) == [True, True, False]
+
+
+def test_without_a_pool_one_whose_tool_is_known_to_take_longer_is_not_spared() -> None:
+    assert waits(pool_bytes_max=0, eta_ns=20 * SECOND_NS) == [True, False, False]
+
+
 # The client's word.
 
 

@@ -56,9 +56,21 @@ CAPPED = SHIPPED._replace(fits=by_last_size)
 
 
 def run(rules: Rules, pool: PoolSpec = NO_POOL) -> Outcome:
-    """Play the sessions on one card; all turns end well."""
-    first = Turn(0, "", -1, NEW, OUT, limit_tokens=OUT)
-    turns = (first, *(first._replace(gap_ns=200 * MS) for _ in range(TURNS - 1)))
+    """Play the sessions that grow."""
+    return played(rules, pool, Turn(0, "", -1, NEW, OUT, limit_tokens=OUT), NEW, 200)
+
+
+def run_large(rules: Rules, *, gap_ms: int) -> Outcome:
+    """Play sessions that are large from the start and hardly grow, without a pool.
+
+    Five fit. Each prompt takes 1.4 s.
+    """
+    return played(rules, NO_POOL, Turn(0, "", -1, 1_400, 10, limit_tokens=10), 2, gap_ms)
+
+
+def played(rules: Rules, pool: PoolSpec, first: Turn, new: int, gap_ms: int) -> Outcome:
+    """Play sessions on one card that are alike; all turns end well."""
+    turns = (first, *[first._replace(gap_ns=gap_ms * MS, new_tokens=new)] * (TURNS - 1))
     load = workload(*(session(f"s{n}")._replace(turns=turns) for n in range(SESSIONS)))
     place = site(1, pool=pool, kv_tokens=ROOM, slots=SESSIONS, step=STEP)
     found = simulate(place, load, seed=1, rules=rules)
@@ -103,3 +115,20 @@ def test_with_a_pool_the_shipped_rule_computes_nothing_again_and_beats_the_cap()
 @pytest.mark.xfail(strict=True, reason="without a pool no growth beyond the next turn is reserved")
 def test_without_a_pool_the_shipped_rule_computes_nothing_again() -> None:
     assert again(run(SHIPPED)) == 0
+
+
+@pytest.mark.parametrize("gap_ms", [100, 1_000])
+def test_without_a_pool_sessions_that_return_soon_are_not_put_out_for_one_another(
+    gap_ms: int,
+) -> None:
+    """To wait for a second is cheaper than to compute a prompt again."""
+    shipped, greedy = (run_large(rules, gap_ms=gap_ms) for rules in (SHIPPED, GREEDY))
+    assert again(greedy) > 4 * again(shipped)
+    assert length_s(greedy) > 1.5 * length_s(shipped)
+
+
+def test_without_a_pool_sessions_that_stay_away_make_room() -> None:
+    """What they had is computed again: that is cheaper than to wait for twenty seconds."""
+    shipped, capped = (run_large(rules, gap_ms=20_000) for rules in (SHIPPED, CAPPED))
+    assert shipped.counters["withdrawn"] > SESSIONS
+    assert length_s(shipped) < length_s(capped)
