@@ -99,6 +99,8 @@ def _anywhere(state: State, turn: Turn, usable: Callable[[Card], bool] = any_car
     found = first_by_load(
         group,
         min_tokens=turn.prompt_tokens + turn.limit_tokens,
+        blocks=turn.need_blocks,
+        looks=len(group.cards),
         tries=len(group.cards),
         attempt=lambda card: on_card(state, turn, card) if usable(card) else None,
     )

@@ -81,6 +81,11 @@ def idle_blocks(card: Card) -> int:
     return card.used_blocks - card.busy_blocks
 
 
+def could_hold(card: Card, blocks: int) -> bool:
+    """Tell whether the card had so many blocks if nothing but its turns kept any."""
+    return card.total_blocks - card.busy_blocks - card.claimed_blocks >= blocks
+
+
 def empty_slot(state: State, slot: Slot) -> None:
     """Make a slot FREE: its blocks are back, no branch points at it. A turn placed on it stays."""
     book(state, slot, 0)
@@ -261,24 +266,30 @@ def takes(card: Card, tokens: int) -> bool:
 
 
 def first_by_load(
-    group: Group, *, min_tokens: int, tries: int, attempt: Callable[[Card], Found | None]
+    group: Group,
+    *,
+    min_tokens: int,
+    blocks: int,
+    looks: int,
+    tries: int,
+    attempt: Callable[[Card], Found | None],
 ) -> Found | None:
     """Return what `attempt` makes of the first card that it can use, least loaded first.
 
-    Up to `tries` cards are tried, of those in no slice that take sessions of `min_tokens` and can
-    start a turn;
-    `attempt` changes nothing. Stale heap entries met on the way are dropped, live ones are kept.
-    Cost: O(tries log cards).
+    Up to `looks` cards that can start a turn are looked at, and up to `tries` tried: those in no
+    slice that take sessions of `min_tokens` and whose turns leave `blocks`. `attempt` changes
+    nothing. Stale heap entries met on the way are dropped, live ones are kept.
+    Cost: O(looks log cards), and `tries` attempts.
     """
     heap = _ranked(group)
     found: Found | None = None
     kept: list[Load] = []
-    while heap and tries > 0 and found is None:
+    while heap and tries > 0 and len(kept) < looks and found is None:
         item = heapq.heappop(heap)
         card = group.cards[item[3]]
         if can_open(card) and rank(card) == item and item not in kept:
             kept.append(item)
-            if card.slice is None and takes(card, min_tokens):
+            if card.slice is None and takes(card, min_tokens) and could_hold(card, blocks):
                 tries -= 1
                 found = attempt(card)
     for item in kept:

@@ -32,8 +32,10 @@ from bedplate.core.state import State
 from bedplate.core.states import BREAKER_OPEN, HELD, Card, Entry, Slot, Turn
 from bedplate.core.units import blocks_for
 
-CARDS_TRIED_MAX = 4
+CARDS_SEEN_MAX = 32
 """Cards looked at for one turn in one step, least loaded first."""
+CARDS_TRIED_MAX = 4
+"""Cards of these whose idle slots are gone through: those that running turns leave room on."""
 
 
 class Plan(NamedTuple):
@@ -118,7 +120,6 @@ def plan(state: State, turn: Turn) -> Plan | None:
     load = _source(turn)
     length = turn.prompt_tokens + turn.limit_tokens
     avoid = turn.failed_on if turn.failed_on and untried(turn) else ()
-    tries = CARDS_TRIED_MAX + len(avoid)
 
     def attempt(card: Card) -> Plan | None:
         if card.id in avoid or not open_to(card, turn):
@@ -147,7 +148,14 @@ def plan(state: State, turn: Turn) -> Plan | None:
         if way is not None:
             break
     if way is None:
-        way = first_by_load(turn.branch.group, min_tokens=length, tries=tries, attempt=attempt)
+        way = first_by_load(
+            turn.branch.group,
+            min_tokens=length,
+            blocks=turn.need_blocks,
+            looks=CARDS_SEEN_MAX + len(avoid),
+            tries=CARDS_TRIED_MAX + len(avoid),
+            attempt=attempt,
+        )
     if way is None:
         turn.why = "reserve" if shares.crowded_out(turn) else "no_room"
     return way

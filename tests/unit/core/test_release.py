@@ -11,6 +11,7 @@ from bedplate.core.costs import FIRST_TOKEN_NS
 from bedplate.core.ids import BranchId, ModelId, TenantId, TurnId
 from bedplate.core.limits import PASSED_OVER_MAX
 from bedplate.core.order import PATIENCE
+from bedplate.core.placement import CARDS_TRIED_MAX
 from tests.unit.core.steps import FREE, LANE, Steps
 
 BUDGET = PROMPT_NS // FIRST_TOKEN_NS
@@ -208,3 +209,16 @@ def test_a_card_runs_fewer_while_turns_wait_that_cannot_all_start() -> None:
     assert core.one(act.Dispatch).turn == "c"
     core.dropped(core.one(act.DropKv))
     assert core.one(act.Dispatch).turn == "d", "nobody else waits"
+
+
+def test_cards_that_others_fill_hide_none_that_has_room() -> None:
+    core = Steps()
+    core.card("roomy", slots=3, running_max=3)
+    for turn in ("a", "b"):
+        core.arrive(turn)
+    for number in range(CARDS_TRIED_MAX):
+        core.card(f"full{number}")
+        core.arrive(f"long{number}", limit_tokens=130)
+        assert core.one(act.Dispatch).card == f"full{number}"
+    core.arrive("next", limit_tokens=80)
+    assert core.one(act.Dispatch).card == "roomy"
