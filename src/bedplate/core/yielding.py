@@ -18,8 +18,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from bedplate.core.actions import YieldTurn
-from bedplate.core.card import prompt_budget, takes
-from bedplate.core.fairness import fresh_tokens
+from bedplate.core.card import opens_without, takes
 from bedplate.core.group import Group
 from bedplate.core.limits import BATCH, INTERACTIVE, RELEASE_SCAN_MAX, SHARED
 from bedplate.core.placement import home_of, is_bound, within_quota
@@ -102,10 +101,7 @@ def _would_start(state: State, turn: Turn, other: Turn) -> bool:
         return False
     if card.running > card.running_busy > 0:
         return False
-    prompts = card.prompts - (other.fresh_tokens > 0)
-    if prompts >= card.prompt_streams > 0:
-        computed = card.prompt_tokens - other.fresh_tokens + fresh_tokens(turn)
-        if computed > prompt_budget(card):
-            return False
+    if not opens_without(card, other):
+        return False
     blocks = turn.need_blocks - slot.blocks - (home.blocks if home is not None else 0)
     return victims_for(state, card, turn, blocks=blocks, need_slot=False, keep=home) is not None
