@@ -27,7 +27,7 @@ from bedplate.core.units import SECOND_NS
 Found = TypeVar("Found")
 PROMPT_NS = SECOND_NS // 2
 """Work in prompts with which a card takes no more: enough never to idle between short ones."""
-BATCH_PART = 4
+BATCH_PART = 8
 """The part of the budget that batch prompts may fill beside others."""
 Load = tuple[int, int, int, int]
 """Place of a card among those that can start a turn."""

@@ -146,7 +146,7 @@ def default_policy(*, pool_bytes_max: int = 0) -> Policy:
     return Policy(
         block_tokens=32,
         lanes=(
-            LanePolicy(950, 64, MINUTE_NS, 1024, MINUTE_NS, 30 * MINUTE_NS, 0, 5 * SECOND_NS),
+            LanePolicy(950, 64, MINUTE_NS, 1024, MINUTE_NS, 30 * MINUTE_NS, 0, 15 * SECOND_NS),
             LanePolicy(
                 900, 128, 5 * MINUTE_NS, 1024, MINUTE_NS // 2, 30 * MINUTE_NS, 100, 15 * SECOND_NS
             ),

@@ -66,6 +66,7 @@ class Tenant:
     `reserved_micro` is what its open turns may cost. `card_blocks` are those that its slots hold
     and its placed turns were promised, `busy_blocks` those of them that have a turn; `shelf` are
     its slots that keep KV without a turn and `prefixes` its openings, least recently used first.
+    `turned_away` tells when sessions asked first that the lane refused, longest ago first.
     """
 
     __slots__ = (
@@ -92,6 +93,7 @@ class Tenant:
         "shelf",
         "token_level",
         "tools",
+        "turned_away",
         "waiting",
     )
 
@@ -109,6 +111,7 @@ class Tenant:
         self.pool_dropping = 0
         self.prefixes: dict[tuple[ModelId, str], Prefix] = {}
         self.tools = Memory(NAMES_MAX)
+        self.turned_away: dict[SessionId, int] = {}
         self.refilled_ns = now_ns
         self.request_level = policy.requests_per_minute * MINUTE_NS
         self.token_level = policy.tokens_per_minute * MINUTE_NS
@@ -244,6 +247,7 @@ class Turn:
 
     __slots__ = (
         "arrived_ns",
+        "asked_ns",
         "attempt",
         "bound_to",
         "branch",
@@ -294,6 +298,7 @@ class Turn:
         self.branch = branch
         self.lane = lane
         self.arrived_ns = now_ns
+        self.asked_ns = now_ns
         self.since_ns = now_ns
         self.state = BEHIND
         self.serial = 0
