@@ -25,8 +25,8 @@ from bedplate.core.states import BREAKER_HALF, BREAKER_OPEN, DROPPING, FREE, HEL
 from bedplate.core.units import SECOND_NS
 
 Found = TypeVar("Found")
-PROMPT_NS = SECOND_NS
-"""Work in prompts that a card should have before it: enough never to idle between short ones."""
+PROMPT_NS = SECOND_NS // 2
+"""Work in prompts with which a card takes no more: enough never to idle between short ones."""
 BATCH_PART: Final = 8
 """The part of the budget that batch prompts may fill beside others."""
 Load = tuple[int, int, int, int]
@@ -167,7 +167,18 @@ def can_open(card: Card) -> bool:
         return False
     if card.breaker == BREAKER_OPEN or (card.breaker == BREAKER_HALF and card.probe):
         return False
-    return card.prompt_streams == 0 or card.prompt_tokens < prompt_budget(card)
+    return _has_room_for_prompts(card, card.prompts, card.prompt_tokens)
+
+
+def opens_without(card: Card, turn: Turn) -> bool:
+    """Tell whether the card could take a prompt if a turn on it were gone."""
+    return _has_room_for_prompts(
+        card, card.prompts - (turn.fresh_tokens > 0), card.prompt_tokens - turn.fresh_tokens
+    )
+
+
+def _has_room_for_prompts(card: Card, prompts: int, tokens: int) -> bool:
+    return prompts < card.prompt_streams or card.prompt_streams == 0 or tokens < prompt_budget(card)
 
 
 def open_to(card: Card, turn: Turn) -> bool:
@@ -179,15 +190,16 @@ def open_to(card: Card, turn: Turn) -> bool:
 
 
 def prompt_budget(card: Card) -> int:
-    """Return how many prompt tokens the card should have to compute at most.
+    """Return with how many prompt tokens to compute the card takes no other prompt.
 
-    That is PROMPT_NS of work at the pace that its group was seen to have.
+    That is PROMPT_NS of work at the pace that its group was seen to have. The length of the other
+    does not count: if it did, short ones would pass a long one for as long as they come.
     """
     return card.prompt_streams * card.group.costs.tokens_in(PROMPT_NS)
 
 
 def takes_prompt(card: Card, turn: Turn, tokens: int) -> bool:
-    """Tell whether a turn that computes so many tokens may go there beside the others.
+    """Tell whether a turn that computes so many tokens may go to an open card beside the others.
 
     A card whose decoding suffers from company runs fewer while turns wait that cannot all start:
     those it runs then end sooner. One prompt a stream always may, however long. Batch prompts fill
@@ -195,12 +207,9 @@ def takes_prompt(card: Card, turn: Turn, tokens: int) -> bool:
     """
     if card.running >= card.running_busy > 0 and not _at_ease(card.group):
         return False
-    if card.prompts < card.prompt_streams or card.prompt_streams == 0:
+    if card.prompts < card.prompt_streams or card.prompt_streams == 0 or turn.lane != BATCH:
         return True
-    budget = prompt_budget(card)
-    if turn.lane == BATCH:
-        budget //= BATCH_PART
-    return card.prompt_tokens + tokens <= budget
+    return card.prompt_tokens + tokens <= prompt_budget(card) // BATCH_PART
 
 
 def _at_ease(group: Group) -> bool:

@@ -9,24 +9,33 @@ the time that a turn was seen to take, over the turns they run side by side. Tho
 above go before it, and in its own lane as many of each tenant as wait of its own: so a tenant's
 flood shuts out that tenant, not the others. Sessions under way will ask again, which is not
 counted, so the wait may be longer; it is a reason to refuse only when it is long already.
+
+A session that was refused and comes back stands where it would stand had it been let in: of its
+tenant's turns only those that were asked before it go before it. It is known by its id for
+`TURNED_AWAY_NS`, with at most `TURNED_AWAY_MAX` others of its tenant. Else those that ask later
+take its place each time it stays away for as long as it was told.
 """
 
 from __future__ import annotations
 
 from bedplate.core.group import Group
-from bedplate.core.ids import TenantId
-from bedplate.core.states import Turn
+from bedplate.core.ids import SessionId
+from bedplate.core.states import Tenant, Turn
+from bedplate.core.units import MINUTE_NS
 
 MEAN_SHIFT = 4
 """The mean time of a turn moves a sixteenth of the way with each one."""
+TURNED_AWAY_NS = 5 * MINUTE_NS
+TURNED_AWAY_MAX = 256
+"""How long a refused session keeps its place, and how many of a tenant do."""
 
 
-def wait_ns(group: Group, lane: int, tenant: TenantId) -> int:
-    """Return about how long a new session of a tenant would wait in a lane for its first card.
+def wait_ns(group: Group, lane: int, tenant: Tenant, asked_ns: int) -> int:
+    """Return about how long a session that was asked for then would wait for its first card.
 
-    Cost: O(tenants that wait).
+    Cost: O(tenants that wait + turns of its own that do).
     """
-    ahead, waiting = _ahead(group, lane, tenant), max(1, group.waiting_turns[lane])
+    ahead, waiting = _ahead(group, lane, tenant, asked_ns), max(1, group.waiting_turns[lane])
     tokens = sum(group.waiting_tokens[:lane]) + group.waiting_tokens[lane] * ahead // waiting
     turns = sum(group.waiting_turns[:lane]) + ahead
     prompts_ns = group.costs.time_of(tokens) if group.costs.prefills.known() else 0
@@ -34,10 +43,36 @@ def wait_ns(group: Group, lane: int, tenant: TenantId) -> int:
     return max(by_prompts_ns, turns * group.turn_ns // max(1, group.running_max))
 
 
-def _ahead(group: Group, lane: int, tenant: TenantId) -> int:
-    """Return how many turns of the lane go before: as many of each tenant as wait of this one."""
+def asked_ns(tenant: Tenant, session: SessionId, now_ns: int) -> int:
+    """Return when a session that has not begun asked first; now, if it is not known."""
+    asked = tenant.turned_away.get(session, now_ns)
+    return asked if now_ns - asked <= TURNED_AWAY_NS else now_ns
+
+
+def turn_away(tenant: Tenant, session: SessionId, now_ns: int) -> None:
+    """Remember when a session that the lane refuses asked first. Cost: amortised O(1)."""
+    known = tenant.turned_away
+    while known:
+        oldest = next(iter(known))
+        full = len(known) >= TURNED_AWAY_MAX and session not in known
+        if not full and now_ns - known[oldest] <= TURNED_AWAY_NS:
+            break
+        del known[oldest]
+    known.setdefault(session, now_ns)
+
+
+def let_in(tenant: Tenant, session: SessionId) -> None:
+    """Forget that a session was refused."""
+    tenant.turned_away.pop(session, None)
+
+
+def _ahead(group: Group, lane: int, tenant: Tenant, asked_ns: int) -> int:
+    """Return how many turns of the lane go before: as many of each tenant as of this one do."""
     lines = (group.queues[lane], group.admit_queues[lane])
-    own = sum(len(line.get(tenant, ())) for line in lines)
+    own = 0
+    for line in lines:
+        for turn in line.get(tenant.id, ()):
+            own += turn.asked_ns <= asked_ns
     return sum(min(own, len(queue)) for line in lines for queue in line.values())
 
 

@@ -10,14 +10,18 @@ that long leases are paid for by who holds them. The weights 1 and 2 are those o
 OSDI 2024); the rent makes KV that fills a card for a second cost about what the card computes in
 that second.
 
-A tenant whose virtual service is within a quantum of the least among those that wait may go first
-on the rank of its turn alone, so that order and locality are free inside the quantum (DLPM, Cao et
-al., 2025). A quantum is what one card computes in `Policy.fair_quantum_ns`. One that begins to wait
-is lifted to the lane's floor, the least virtual service seen at the latest start: nobody saves up
-service by being away.
+Tenants go by whole quanta that they are ahead of the least among those that wait; inside a quantum
+order and locality are free (DLPM, Cao et al., 2025). A quantum is what one card computes in
+`Policy.fair_quantum_ns`.
 
-While a tenant waits, it has got at most a quantum, and what one turn costs on each card, less than
-any other of the same weight (INV-14).
+One that begins to wait is lifted to the lane's floor, the least virtual service seen at the latest
+start, less a credit of what the cards compute in `CREDIT_NS`. So who asks less than its share goes
+before who asks more, also when its turns come in bursts, and nobody saves up more than the credit
+by being away.
+
+While a tenant waits, it has got at most a quantum, the credit of another, and what one turn costs
+on each card, less than any other of the same weight; without the credit where both wait all the
+time (INV-14).
 """
 
 from __future__ import annotations
@@ -34,6 +38,8 @@ PROMPT_COST: Final = 1
 OUTPUT_COST: Final = 2
 RENT_NS = 128 * SECOND_NS
 """Token-nanoseconds on a card that cost as much as one prompt token."""
+CREDIT_NS = 2 * SECOND_NS
+"""Work of the group's cards that a tenant may have left to others and get back at once."""
 SCALE: Final = 1_000
 """Virtual service counts in thousandths of cost, so that weights divide it well."""
 OUTPUT_SHIFT: Final = 3
@@ -41,9 +47,9 @@ OUTPUT_SHIFT: Final = 3
 
 
 def tenant_rank(state: State, turn: Turn, least: int) -> int:
-    """Return 0 for a turn whose tenant is inside the quantum, 1 for one that ran ahead of it."""
+    """Return how many whole quanta the turn's tenant is ahead of the least that waits."""
     quantum = turn.branch.group.costs.tokens_in(state.policy.fair_quantum_ns)
-    return 0 if virtual(turn) <= least + quantum * SCALE else 1
+    return max(0, virtual(turn) - least) // max(1, quantum * SCALE)
 
 
 def virtual(turn: Turn) -> int:
@@ -56,7 +62,8 @@ def lift(group: Group, turn: Turn) -> None:
     """Note that a tenant begins to wait in a lane."""
     tenant = turn.branch.session.tenant.id
     served = group.virtual[turn.lane]
-    served[tenant] = max(served.get(tenant, 0), group.floors[turn.lane])
+    credit = SCALE * group.costs.tokens_in(CREDIT_NS) * max(1, group.streams)
+    served[tenant] = max(served.get(tenant, 0), group.floors[turn.lane] - credit)
 
 
 def expected_cost(turn: Turn) -> int:

@@ -77,6 +77,7 @@ class Tenant:
     and its placed turns were promised, `busy_blocks` those of them that have a turn; `shelf` are
     its slots that keep KV without a turn and `prefixes` its openings, least recently used first.
     `lru[lane]` are its copies in the pool as in `State.lru`, the least recently stored first.
+    `turned_away` tells when sessions asked first that the lane refused, longest ago first.
     """
 
     __slots__ = (
@@ -104,6 +105,7 @@ class Tenant:
         "shelf",
         "token_level",
         "tools",
+        "turned_away",
         "waiting",
     )
 
@@ -122,6 +124,7 @@ class Tenant:
         self.lru: list[dict[EntryId, Entry]] = [{}, {}, {}]
         self.prefixes: dict[tuple[ModelId, str], Prefix] = {}
         self.tools = Memory(NAMES_MAX)
+        self.turned_away: dict[SessionId, int] = {}
         self.refilled_ns = now_ns
         self.request_level = policy.requests_per_minute * MINUTE_NS
         self.token_level = policy.tokens_per_minute * MINUTE_NS
@@ -257,6 +260,7 @@ class Turn:
 
     __slots__ = (
         "arrived_ns",
+        "asked_ns",
         "attempt",
         "bound_to",
         "branch",
@@ -307,6 +311,7 @@ class Turn:
         self.branch = branch
         self.lane = lane
         self.arrived_ns = now_ns
+        self.asked_ns = now_ns
         self.since_ns = now_ns
         self.state = BEHIND
         self.serial = 0

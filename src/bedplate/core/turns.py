@@ -54,13 +54,18 @@ def arrived(state: State, event: TurnArrived) -> None:
     if refusal is not None:
         reason, detail, retry_ns = refusal
         state.count("refused")
+        if reason == "lane_full" and event.session not in state.sessions:
+            demand.turn_away(payer, event.session, state.now_ns)
         state.emit(Refuse(event.turn, reason, detail, retry_ns))
         return
     assert group is not None
+    asked_ns = demand.asked_ns(payer, event.session, state.now_ns)
+    demand.let_in(payer, event.session)
     branch = sessions.branch_for(state, event, payer, group)
     session = branch.session
     turn = Turn(event.turn, branch, event.lane, state.now_ns)
     turn.serial = state.serial()
+    turn.asked_ns = asked_ns
     turn.prompt_tokens = event.prompt_tokens
     turn.reuse_tokens = event.reuse_tokens
     turn.limit_tokens = _limit(state, event, group)
@@ -128,7 +133,7 @@ def _refusal(
     if session is None:
         if sessions.crowded(state) and sessions.evictable(state, payer) is None:
             return ("capacity", f"{state.policy.sessions_max} sessions are open", 30 * SECOND_NS)
-        late = _late(state, group, event)
+        late = _late(state, group, payer, event)
         if late is not None:
             return late
     elif session.tenant is not payer or session.closing:
@@ -151,10 +156,15 @@ def _refusal(
     return budget.refusal(state, payer, session, event.prompt_tokens, limit)
 
 
-def _late(state: State, group: Group, event: TurnArrived) -> tuple[str, str, int] | None:
+def _late(
+    state: State, group: Group, payer: Tenant, event: TurnArrived
+) -> tuple[str, str, int] | None:
     """Refuse a session that would wait too long for its first card."""
     most_ns = state.policy.lanes[event.lane].refuse_ns
-    wait_ns = demand.wait_ns(group, event.lane, event.tenant) if most_ns else 0
+    if not most_ns:
+        return None
+    asked_ns = demand.asked_ns(payer, event.session, state.now_ns)
+    wait_ns = demand.wait_ns(group, event.lane, payer, asked_ns)
     if wait_ns <= most_ns:
         return None
     detail = f"a new session would wait about {wait_ns // SECOND_NS} s"

@@ -18,8 +18,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from bedplate.core.actions import YieldTurn
-from bedplate.core.card import prompt_budget, takes
-from bedplate.core.fairness import fresh_tokens
+from bedplate.core.card import opens_without, takes
 from bedplate.core.group import Group
 from bedplate.core.limits import BATCH, INTERACTIVE, RELEASE_SCAN_MAX, SHARED
 from bedplate.core.placement import home_of, is_bound, within_quota
@@ -76,11 +75,9 @@ def _by_loss(group: Group) -> list[Turn]:
 
 def _victim(state: State, turn: Turn, losses: list[Turn]) -> Turn | None:
     """Return the first of those whose place the turn could take."""
-    home, bound, fresh = home_of(turn), is_bound(turn), fresh_tokens(turn)
+    home, bound = home_of(turn), is_bound(turn)
     for other in losses:
-        if other.lane > turn.lane and _would_start(
-            state, turn, other, home=home, bound=bound, fresh=fresh
-        ):
+        if other.lane > turn.lane and _would_start(state, turn, other, home=home, bound=bound):
             return other
     return None
 
@@ -96,10 +93,8 @@ def _loss(turn: Turn) -> Loss | None:
     return (2, -turn.branch.session.serial, turn.serial)
 
 
-def _would_start(
-    state: State, turn: Turn, other: Turn, *, home: Slot | None, bound: bool, fresh: int
-) -> bool:
-    """Tell whether the turn, with `fresh` tokens to compute, could run in the other's place."""
+def _would_start(state: State, turn: Turn, other: Turn, *, home: Slot | None, bound: bool) -> bool:
+    """Tell whether the turn could run in the other's place."""
     slot = other.slot
     assert slot is not None
     card = slot.card
@@ -115,10 +110,7 @@ def _would_start(
         return False
     if card.running > card.running_busy > 0:
         return False
-    prompts = card.prompts - (other.fresh_tokens > 0)
-    if prompts >= card.prompt_streams > 0:
-        computed = card.prompt_tokens - other.fresh_tokens + fresh
-        if computed > prompt_budget(card):
-            return False
+    if not opens_without(card, other):
+        return False
     blocks = turn.need_blocks - slot.blocks - (home.blocks if home is not None else 0)
     return makes_room(state, card, turn, blocks=blocks, keep=home)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from bedplate.core.ids import ModelId, TenantId
+from bedplate.core import actions as act
+from bedplate.core.costs import FIRST_TOKEN_NS
+from bedplate.core.fairness import CREDIT_NS, tenant_rank
+from bedplate.core.ids import ModelId, TenantId, TurnId
 from bedplate.core.units import SECOND_NS
-from tests.unit.core.steps import Steps
+from tests.unit.core.steps import LANE, Steps
 
 SCALE = 1_000
 A_TURN = 20 + 2 * 10
@@ -52,3 +55,55 @@ def test_kv_in_the_pool_costs_nothing_here() -> None:
     run.now += 160 * SECOND_NS
     run.close("s")
     assert served(run) == before
+
+
+LOUD, QUIET, OTHER = TenantId("loud"), TenantId("quiet"), TenantId("other")
+
+
+def flooded(quantum_ns: int) -> Steps:
+    """A card of one slot; one tenant got more than the credit there and has more turns waiting."""
+    core = Steps(lanes=(LANE._replace(queue_max=100),) * 3, fair_quantum_ns=quantum_ns)
+    core.card(slots=1, running_max=1, kv_tokens=20_000, context_tokens=20_000, kv="none")
+    core.arrive("first", tenant=LOUD, prompt_tokens=3 * CREDIT_NS // FIRST_TOKEN_NS)
+    for number in range(4):
+        core.arrive(f"loud-{number}", tenant=LOUD, prompt_tokens=100)
+    core.end("first", kv_tokens=0, prompt_tokens=3 * CREDIT_NS // FIRST_TOKEN_NS)
+    assert core.one(act.Dispatch).turn == "loud-0"
+    return core
+
+
+def next_after(core: Steps, turn: str) -> str:
+    """End the turn that runs; return the one that starts in its place."""
+    asked = core.base.state.turns[TurnId(turn)].prompt_tokens
+    core.end(turn, kv_tokens=0, prompt_tokens=asked)
+    return str(core.one(act.Dispatch).turn)
+
+
+def test_who_asked_less_than_its_share_goes_first_with_turns_of_more_work_too() -> None:
+    core = flooded(quantum_ns=CREDIT_NS // 4)
+    for number in range(2):
+        core.arrive(f"quiet-{number}", tenant=QUIET, prompt_tokens=500)
+    assert next_after(core, "loud-0") == "quiet-0"
+    assert next_after(core, "quiet-0") == "quiet-1"
+
+
+def test_nobody_saves_up_more_than_the_credit() -> None:
+    core = flooded(quantum_ns=CREDIT_NS // 4)
+    core.arrive("quiet", tenant=QUIET)
+    group = core.base.state.groups[ModelId("m")]
+    behind = group.floors[1] - group.virtual[1][QUIET]
+    assert 0 < behind <= SCALE * group.costs.tokens_in(CREDIT_NS)
+
+
+def test_tenants_go_by_how_many_quanta_they_are_ahead() -> None:
+    """Neither of two is within a quantum of the least, and one is nearer to it."""
+    core = flooded(quantum_ns=SECOND_NS // 10)
+    state = core.base.state
+    core.arrive("other", tenant=OTHER)
+    virtual = state.groups[ModelId("m")].virtual[1]
+    least = virtual[OTHER]
+    virtual[QUIET] = (least + virtual[LOUD]) // 2
+    core.arrive("quiet", tenant=QUIET)
+    turns = [state.turns[TurnId(name)] for name in ("other", "quiet", "loud-1")]
+    ranks = [tenant_rank(state, turn, least) for turn in turns]
+    assert ranks[0] == 0 < ranks[1] < ranks[2]

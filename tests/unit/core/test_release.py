@@ -143,8 +143,31 @@ def test_prompts_wait_here_while_a_card_has_enough_to_compute() -> None:
     assert core.said(act.Dispatch) == [], "it has enough to compute"
     core.tell(ev.TurnStarted(TurnId("a"), 1, BUDGET - 20, 0))
     assert core.one(act.Dispatch).turn == "c"
-    core.arrive("d", prompt_tokens=BUDGET)
-    assert core.said(act.Dispatch) == [], "a long one waits until it is alone"
+    core.arrive("d", prompt_tokens=10 * BUDGET)
+    assert core.one(act.Dispatch).turn == "d", "a long one waits no longer than a short one"
+    core.arrive("e")
+    assert core.said(act.Dispatch) == []
+
+
+def test_short_prompts_do_not_pass_a_long_one_for_which_a_card_has_too_much() -> None:
+    core = Steps()
+    core.card(slots=4, running_max=4, prompt_streams=1, kv_tokens=20_000, context_tokens=20_000)
+    core.arrive("a", prompt_tokens=BUDGET - 1)
+    core.arrive("b", prompt_tokens=1)
+    core.arrive("long", prompt_tokens=BUDGET)
+    core.tell(ev.TimerFired(), after_ns=PATIENCE * BUDGET * FIRST_TOKEN_NS)
+    core.arrive("short", prompt_tokens=10)
+    core.said(act.Dispatch)
+    core.tell(ev.TurnStarted(TurnId("b"), 1, 1, 0))
+    assert core.one(act.Dispatch).turn == "long"
+
+
+def test_a_stream_without_a_prompt_is_open_however_long_that_of_another_is() -> None:
+    core = Steps()
+    core.card(slots=4, running_max=4, prompt_streams=2, kv_tokens=20_000, context_tokens=20_000)
+    for turn in ("long", "short"):
+        core.arrive(turn, prompt_tokens=3 * BUDGET if turn == "long" else 20)
+        assert core.one(act.Dispatch).turn == turn
 
 
 def test_a_turn_goes_to_the_card_that_has_least_to_compute() -> None:

@@ -84,7 +84,7 @@ def test_idle_sessions_make_room_in_every_model_they_used() -> None:
 def test_tenants_take_turns_at_an_endpoint_beyond_their_first_turn() -> None:
     run = Run(fair_quantum_ns=0)
     run.card("c")
-    sessions = [("A", f"a{n}") for n in range(5)] + [("B", f"b{n}") for n in range(2)]
+    sessions = [("A", f"a{n}") for n in range(3)] + [("B", f"b{n}") for n in range(3)]
     for tenant, name in sessions:
         run.arrive(f"{name}.0", name, tenant)
         run.end(f"{name}.0")
