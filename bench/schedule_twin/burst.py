@@ -1,20 +1,23 @@
 """Part `burst`: ten times the usual load for five minutes.
 
-Sessions begin at 0.3 of what the box can carry, then ten times as fast, then as before. Good turns
-are those inside their class's limits, by when they arrived. A refusal is late by what passed since
-its call; recovery is over when good turns have the share of all turns that they had before, in
-windows of ten seconds, and keep it.
+Sessions begin at 0.3 of what the box can carry, then ten times as fast, then as before. A lane
+refuses who would wait longer than its class promises (`refuse_seconds`, which comes at 15 s, for
+those who rather wait). Good turns are those inside their class's limits, by when they arrived. A
+refusal is late by what passed since its call; recovery is over when good turns have the share of
+all turns that they had before, in windows of ten seconds, and keep it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from bedplate.core import actions as act
 from bedplate.core import events as ev
 from bedplate.core.base import Base
 from bedplate.core.ids import TurnId
+from bedplate.core.limits import Policy
 from bedplate.core.units import MILLISECOND_NS, SECOND_NS
 from bedplate.twin.goodput import slo_class, turn_is_good
 from bedplate.twin.outcome import TurnRow
@@ -66,6 +69,7 @@ def measure(run: Run) -> Mapping[str, Measured]:
     """Run one burst."""
     burst_s = 60.0 if run.quick else 300.0
     at = site(BOX)
+    at = replace(at, policy=promised(at.policy))
     seed = run.seeds[0]
     sample = sessions_of(TRACE, at, Size(4_000), seed=seed)
     rate = rate_for(sample, costs(sample, at.cards[0].profile), at, SHARE)
@@ -89,6 +93,18 @@ def measure(run: Run) -> Mapping[str, Measured]:
         "burst_refusal_ms": Measured(late_ms, len(refusals.late_ns), "the slowest refusal"),
         "burst_recovery_s": Measured(found.recovery_s, 1, f"windows of {WINDOW_S:g} s"),
     }
+
+
+def promised(policy: Policy) -> Policy:
+    """Return a policy whose lanes refuse sessions that would wait longer than their class allows.
+
+    Lanes that refuse nobody stay so.
+    """
+    lanes = tuple(
+        lane._replace(refuse_ns=slo_class(rank, 1.0).ttft_ns) if lane.refuse_ns else lane
+        for rank, lane in enumerate(policy.lanes)
+    )
+    return policy._replace(lanes=lanes)
 
 
 def bursting(workload: Workload, burst_s: float) -> Workload:
