@@ -44,6 +44,8 @@ def run(
     card: CardProfile, pool: PoolSpec, *faults: Fault, tenant: TenantPolicy | None = None
 ) -> Report:
     policy = default_policy(pool_bytes_max=pool.size_bytes)
+    waits = tuple(lane._replace(refuse_ns=0) for lane in policy.lanes)  # who is refused is no row
+    policy = policy._replace(lanes=waits)
     if tenant is not None:
         policy = policy._replace(default_tenant=tenant)
     site = Site("one", (CardSpec("c", "", card),), policy, pool)
