@@ -132,6 +132,16 @@ def test_branches_of_a_session_run_side_by_side_and_turns_of_a_branch_in_order()
     assert core.one(act.Dispatch).turn == "b"
 
 
+def test_a_stream_without_a_prompt_takes_one_however_long_the_others_are() -> None:
+    core = Steps()
+    core.card(slots=4, running_max=4, prompt_streams=2, kv_tokens=20_000, context_tokens=20_000)
+    core.arrive("a", prompt_tokens=2 * BUDGET)
+    core.arrive("b", prompt_tokens=2 * BUDGET)
+    assert core.one(act.Dispatch).turn == "b", "it computes two side by side"
+    core.arrive("c")
+    assert core.said(act.Dispatch) == []
+
+
 def test_prompts_wait_here_while_a_card_has_enough_to_compute() -> None:
     core = Steps()
     sizes: dict[str, Any] = {"kv_tokens": 20_000, "context_tokens": 20_000}
