@@ -10,7 +10,8 @@ draining, and in no slice. A reserve is kept in two ways:
 
 So a reserve that was lent is there again by the end of the running turns at the latest (INV-13).
 Where KV lies scattered, a turn within a reserve may find no card with room, however little runs in
-all. It then keeps one card for itself: no turn beyond a reserve starts there before it.
+all. It then keeps one card for itself: no turn beyond a reserve starts there before it. Only the
+first of a tenant's line keeps one, as no other is looked at.
 
 Victims come from tenants above their reserve, the most above first (FairInference, 2026).
 """
@@ -214,7 +215,8 @@ def may_run(card: Card, turn: Turn, blocks: int) -> bool:
     share = turn.branch.share
     if share.busy_blocks + blocks <= share.reserve_blocks:
         return True
-    if card.kept_for is not None and card.kept_for is not turn:
+    first = card.kept_for
+    if first is not None and first is not turn and within(first):
         return False
     kept = group.kept_blocks - share.kept_blocks
     return group.busy_blocks + blocks + kept <= group.common_blocks
