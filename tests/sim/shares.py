@@ -21,7 +21,7 @@ class Shares:
         """Blocks of a tenant's slots, of those with turns only or of all."""
         return sum(
             self.blocks(
-                max(self.book.held_tokens(card, slot), slot.before_tokens * bool(slot.turn))
+                max(self.book.kept_tokens(card, slot), slot.before_tokens * bool(slot.turn))
             )
             for card in self.cards(model)
             for slot in card.slots

@@ -36,14 +36,18 @@ FAULTS = ("engine_error", "engine_protocol_error", "engine_lost", "engine_timeou
 
 
 def failed(state: State, card: Card, *, silent: bool) -> None:
-    """Count a failure; `silent`: the turn ran out of time without a token."""
-    if card.breaker == BREAKER_OPEN:
+    """Count a failure; `silent`: the turn ran out of time without a token.
+
+    One during a pause says nothing new. Once the pause is over it is one of the trial, even if the
+    deadline that ends the pause has not been looked at in this step.
+    """
+    if card.breaker == BREAKER_OPEN and state.now_ns < card.open_until_ns:
         return
     if state.now_ns - card.struck_ns > BREAKER_WINDOW_NS:
         card.strikes = 0
     card.strikes = BREAKER_STRIKES if silent else card.strikes + 1
     card.struck_ns = state.now_ns
-    if card.breaker == BREAKER_HALF or card.strikes >= BREAKER_STRIKES:
+    if card.breaker != BREAKER_CLOSED or card.strikes >= BREAKER_STRIKES:
         _open(state, card)
 
 

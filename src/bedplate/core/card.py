@@ -160,8 +160,9 @@ def disown(slot: Slot) -> None:
 def can_open(card: Card) -> bool:
     """Tell whether the card may start another turn, room aside.
 
-    One that has enough to compute is closed: an engine computes prompts one after the other, so
-    that another would only wait there, out of reach of lanes and order.
+    One that has enough to compute is closed: another prompt would only wait there, out of reach of
+    lanes and order. While one of its streams has no prompt it never has enough, however long the
+    others are.
     """
     if not card.up or card.draining or card.running >= card.running_max:
         return False

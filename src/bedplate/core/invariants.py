@@ -130,12 +130,20 @@ def _group(state: State, group: Group) -> None:
     _require(reserved == group.admitted_tokens, "INV-10", group.model)
 
 
+def _may_keep(turn: Turn, card: Card) -> bool:
+    """Tell whether the turn that keeps a card is looked at: the first of its line, or bound."""
+    if turn.kept is not card or turn.state != READY:
+        return False
+    line = turn.branch.group.queues[turn.lane].get(turn.branch.session.tenant.id)
+    return turn.bound_to is not None or (line is not None and line[0] is turn)
+
+
 def _shares(state: State, group: Group) -> None:
     common = [c for c in group.cards if c.up and not c.draining and c.slice is None]
     _require({c.id for c in common} == {c.id for c in group.cards if c.common}, "INV-13", "cards")
     for card in group.cards:
         turn = card.kept_for
-        _require(turn is None or (turn.kept is card and turn.state == READY), "INV-13", card.id)
+        _require(turn is None or _may_keep(turn, card), "INV-13", card.id)
     _slices(state, group)
     blocks = sum(card.total_blocks for card in common)
     _require(blocks == group.common_blocks, "INV-13", group.model)

@@ -11,6 +11,7 @@ import heapq
 from bisect import insort
 from collections.abc import Iterator
 
+from bedplate.core import shares
 from bedplate.core.demand import note_gone, note_waiting
 from bedplate.core.fairness import SCALE, expected_cost, fresh_tokens
 from bedplate.core.group import Group
@@ -35,6 +36,8 @@ def push(line: Line, turn: Turn) -> None:
         tenants[tenant] = [turn]
     else:
         insort(queue, turn, key=_rank)
+        if queue[0] is turn:
+            shares.give_back(queue[1])
 
 
 def _rank(turn: Turn) -> tuple[int, ...]:

@@ -6,11 +6,14 @@ no lane starves, and none waits for another's turn when it has a card of its own
 
 A turn that does not fit may be passed by others, at most `PASSED_OVER_MAX` times; then its group
 waits until it fits, so large contexts cannot starve. Turns whose KV is only on one busy card wait
-at that card (`Card.bound`) instead of blocking their tenant's line. A turn within its tenant's
-reserve waits for none of these (`shares`).
+at that card (`Card.bound`) instead of blocking their tenant's line; others may pass them there as
+often, then that card alone waits. A turn within its tenant's reserve waits for none of these
+(`shares`).
 """
 
 from __future__ import annotations
+
+import heapq
 
 from bedplate.core import lane as line
 from bedplate.core import shares
@@ -18,6 +21,7 @@ from bedplate.core.card import any_open, can_open
 from bedplate.core.dispatch import start
 from bedplate.core.fairness import SCALE, expected_cost
 from bedplate.core.group import Group
+from bedplate.core.ids import TurnId
 from bedplate.core.lane import Place
 from bedplate.core.limits import INTERACTIVE, PASSED_OVER_MAX, RELEASE_SCAN_MAX
 from bedplate.core.placement import Plan, may_begin
@@ -25,12 +29,16 @@ from bedplate.core.ready import dequeue
 from bedplate.core.state import State
 from bedplate.core.states import Turn
 
+Bound = list[tuple[int, Place, int, Turn]]
+"""Heap of turns that are bound to cards: lane in order, place there, serial."""
+
 
 def release(state: State, group: Group) -> None:
     """Start every turn that can start now, in order. Cost: O(candidates looked at), bounded."""
     budget = RELEASE_SCAN_MAX
+    tried: dict[TurnId, Turn] = {}
     while budget > 0 and _waits(group) and any_open(group):
-        picked, looked = _pick(state, group, budget)
+        picked, looked = _pick(state, group, budget, tried)
         budget -= looked
         if picked is None:
             return
@@ -68,20 +76,23 @@ def _note_work(state: State, group: Group, turn: Turn) -> None:
     group.floors[lane] = max(group.floors[lane], least)
 
 
-def _pick(state: State, group: Group, budget: int) -> tuple[tuple[Turn, Plan] | None, int]:
+def _pick(
+    state: State, group: Group, budget: int, tried: dict[TurnId, Turn]
+) -> tuple[tuple[Turn, Plan] | None, int]:
+    """Return the next turn that can start with its way, and how many of the lines were looked at.
+
+    `tried` are bound turns that found no room in this step: there is not more of it later.
+    """
     looked = 0
     blocked = False
     passed: list[Turn] = []
-    bound = _first_bound(state, group) if group.bound_cards else None
     lanes = line.lanes(group)
+    bound = _bound(state, group, lanes, tried) if group.bound_cards else []
     for lane, place, turn in line.heads(state, group, group.queues):
-        if bound is not None and not blocked and _before(state, group, bound, lanes, (lane, place)):
-            way = state.rules.plan(state, bound)
-            looked += 1
-            if way is not None:
-                return (bound, way), looked
-            shares.keep_card(bound)
-            bound = None
+        before = (lanes.index(lane), place)
+        found = _first_bound(state, bound, tried, before) if bound and not blocked else None
+        if found is not None:
+            return found, looked + 1
         if looked >= budget:
             return None, looked
         looked += 1
@@ -91,6 +102,7 @@ def _pick(state: State, group: Group, budget: int) -> tuple[tuple[Turn, Plan] | 
         if way is not None:
             for other in passed:
                 other.passed_over += 1
+            _pass_bound(tried, way)
             return (turn, way), looked
         if turn.why == "no_room":
             shares.keep_card(turn)
@@ -99,21 +111,51 @@ def _pick(state: State, group: Group, budget: int) -> tuple[tuple[Turn, Plan] | 
                     return None, looked
                 blocked = True
             passed.append(turn)
-    if bound is not None and (not blocked or shares.within(bound)):
-        way = state.rules.plan(state, bound)
+    if blocked:
+        bound = [item for item in bound if shares.within(item[3])]
+    return _first_bound(state, bound, tried, None), looked + 1
+
+
+def _bound(state: State, group: Group, lanes: list[int], tried: dict[TurnId, Turn]) -> Bound:
+    """Return the turns that are bound to cards which can start one, in order, but those tried."""
+    least = [line.least(group, group.queues, lane) for lane in range(3)]
+    found: Bound = []
+    for card in group.bound_cards.values():
+        if not can_open(card):
+            continue
+        for turn in card.bound.values():
+            if turn.id not in tried and not _at_limit(turn) and may_begin(card, turn):
+                place = line.place(state, turn, least[turn.lane])
+                found.append((lanes.index(turn.lane), place, turn.serial, turn))
+    heapq.heapify(found)
+    return found
+
+
+def _first_bound(
+    state: State, bound: Bound, tried: dict[TurnId, Turn], before: tuple[int, Place] | None
+) -> tuple[Turn, Plan] | None:
+    """Return the first bound turn that can start, of those before a place; the others are tried.
+
+    Cost: O(RELEASE_SCAN_MAX) in a step.
+    """
+    while bound and len(tried) < RELEASE_SCAN_MAX:
+        if before is not None and bound[0][:2] >= before:
+            return None
+        turn = heapq.heappop(bound)[3]
+        way = state.rules.plan(state, turn)
         if way is not None:
-            return (bound, way), looked + 1
-    return None, looked + 1
+            _pass_bound(tried, way)
+            return turn, way
+        shares.keep_card(turn)
+        tried[turn.id] = turn
+    return None
 
 
-def _before(
-    state: State, group: Group, bound: Turn, lanes: list[int], other: tuple[int, Place]
-) -> bool:
-    """Tell whether a bound turn comes before a waiting one, given by its lane and its place."""
-    lane, place = other
-    if bound.lane != lane:
-        return lanes.index(bound.lane) < lanes.index(lane)
-    return line.place(state, bound, line.least(group, group.queues, lane)) < place
+def _pass_bound(tried: dict[TurnId, Turn], way: Plan) -> None:
+    """Note that a turn starts where others that are bound to the card found no room."""
+    for other in tried.values():
+        if other.bound_to is way.card:
+            other.passed_over += 1
 
 
 def _at_limit(turn: Turn) -> bool:
@@ -124,21 +166,3 @@ def _at_limit(turn: Turn) -> bool:
         turn.why = "tenant_running_max"
         return True
     return False
-
-
-def _first_bound(state: State, group: Group) -> Turn | None:
-    """Return the first turn in order that is bound to a card which can start one."""
-    lanes = line.lanes(group)
-    best: Turn | None = None
-    first: tuple[int, Place] | None = None
-    for card in group.bound_cards.values():
-        if not can_open(card):
-            continue
-        for turn in card.bound.values():
-            if _at_limit(turn) or not may_begin(card, turn):
-                continue
-            least = line.least(group, group.queues, turn.lane)
-            found = (lanes.index(turn.lane), line.place(state, turn, least))
-            if first is None or found < first:
-                best, first = turn, found
-    return best

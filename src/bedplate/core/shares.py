@@ -10,7 +10,8 @@ draining, and in no slice. A reserve is kept in two ways:
 
 So a reserve that was lent is there again by the end of the running turns at the latest (INV-13).
 Where KV lies scattered, a turn within a reserve may find no card with room, however little runs in
-all. It then keeps one card for itself: no turn beyond a reserve starts there before it.
+all. It then keeps one card for itself: no turn beyond a reserve starts there before it. Only the
+first of a tenant's line keeps one, as no other is looked at.
 
 Victims come from tenants above their reserve, the most above first (FairInference, 2026).
 """
@@ -21,7 +22,7 @@ import heapq
 
 from bedplate.core.group import Group
 from bedplate.core.ids import TenantId
-from bedplate.core.limits import TenantPolicy
+from bedplate.core.limits import PASSED_OVER_MAX, TenantPolicy
 from bedplate.core.rules import Rank
 from bedplate.core.state import State
 from bedplate.core.states import Card, Slot, Tenant, Turn
@@ -208,27 +209,43 @@ def within(turn: Turn) -> bool:
 
 def may_run(card: Card, turn: Turn, blocks: int) -> bool:
     """Tell whether a turn of so many blocks leaves others their reserves. Cost: O(1)."""
-    group = card.group
-    if not card.common or not group.reserve_blocks:
+    if not card.common:
         return True
+    group = card.group
     share = turn.branch.share
     if share.busy_blocks + blocks <= share.reserve_blocks:
         return True
-    if card.kept_for is not None and card.kept_for is not turn:
+    first = card.kept_for
+    if first is not None and first is not turn and _goes_first(first, turn):
         return False
+    if not group.reserve_blocks:
+        return True
     kept = group.kept_blocks - share.kept_blocks
     return group.busy_blocks + blocks + kept <= group.common_blocks
+
+
+def _goes_first(first: Turn, turn: Turn) -> bool:
+    """Tell whether a card that is kept for one turn is closed to another.
+
+    One that was passed too often does not wait for what would wait for it (`retention`).
+    """
+    if within(first):
+        return True
+    passed = first.passed_over >= PASSED_OVER_MAX
+    return passed and (first.lane, first.serial) < (turn.lane, turn.serial)
 
 
 def keep_card(turn: Turn) -> None:
     """Let a turn within a reserve that found no room have the next that is free on one card.
 
+    One that is bound to its card has it as well once others passed it there too often.
     That is a card where idle KV within reserves leaves it room, with the least running. Cost:
     O(cards log cards + slots of a few).
     """
-    if turn.kept is not None or not within(turn):
-        return
     home = turn.bound_to
+    passed = home is not None and turn.passed_over >= PASSED_OVER_MAX
+    if turn.kept is not None or not (passed or within(turn)):
+        return
     cards = turn.branch.group.cards if home is None else [home]
     takes = [c for c in cards if c.common and c.kept_for is None]
     takes = [c for c in takes if turn.prompt_tokens + turn.limit_tokens <= c.context_tokens]

@@ -406,8 +406,8 @@ class Card:
     keep KV without a turn, least recently used first. `breaker`, with `strikes`, `struck_ns` (the
     latest), `trips` in a row, `open_until_ns` and the turn that is its `probe`: see
     `core/breaker.py`. `common`: its KV is counted in the shares of its group's tenants, as no
-    `slice` has it. `kept_for` waits for room there, and turns beyond their reserves let it
-    (`shares`).
+    `slice` has it. `kept_for` waits for room there, and turns beyond their reserves or after it
+    let it (`shares`).
     """
 
     __slots__ = (

@@ -72,6 +72,19 @@ def test_a_card_that_fails_five_times_is_left_alone_and_one_turn_tries_it() -> N
     assert run.one(act.Dispatch).turn == "waits"
 
 
+def test_a_late_failure_that_comes_as_the_pause_ends_opens_the_card_again() -> None:
+    run = endpoints(1)
+    run.arrive("old")
+    strike(run, BREAKER_STRIKES)
+    run.now += BREAKER_PAUSE_NS  # no timer has fired yet
+    run.fail("old", retryable=False)
+    assert card_of(run, "c0").breaker == "open"
+    run.arrive("early")
+    assert run.one(act.Refuse).retry_after_ns == 2 * BREAKER_PAUSE_NS
+    run.timer(2 * BREAKER_PAUSE_NS)
+    assert card_of(run, "c0").breaker == "half_open"
+
+
 def test_the_pause_doubles_up_to_its_longest() -> None:
     run = endpoints(1)
     strike(run, BREAKER_STRIKES)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from bedplate.core import actions as act
 from bedplate.core import events as ev
 from bedplate.core.card import PROMPT_NS
@@ -120,6 +122,49 @@ def test_large_turn_is_passed_over_only_so_often() -> None:
     assert passed <= PASSED_OVER_MAX + 2
 
 
+def bound_to_a_full_card(*cards: str) -> Steps:
+    """Sessions "a" and "b" left their KV on the first and the last card; nothing else has it.
+
+    On the first a turn leaves 30 of 200 tokens beside them; "a2", the first in order, needs 120.
+    """
+    core = Steps(pool_bytes_max=0, lanes=(LANE._replace(admit_permille=9_000),) * 3)
+    for name in cards:
+        core.card(name, slots=4, running_max=4)
+    core.arrive("a1", "a")
+    core.arrive("b1", "b")
+    core.end("a1")
+    core.end("b1")
+    core.arrive("fills", prompt_tokens=100)
+    assert core.one(act.Dispatch).card == cards[0]
+    core.arrive("a2", "a", lane=0, prompt_tokens=110, reuse_tokens=30)
+    assert core.said(act.Dispatch) == []
+    return core
+
+
+@pytest.mark.parametrize("cards", [("c0",), ("c0", "c1")])
+def test_a_turn_bound_to_a_full_card_hides_none_that_are_bound_too(cards: tuple[str, ...]) -> None:
+    core = bound_to_a_full_card(*cards)
+    core.arrive("b2", "b", prompt_tokens=31, reuse_tokens=30)
+    order = core.one(act.Dispatch)
+    assert (order.turn, order.card) == ("b2", cards[-1])
+
+
+def test_a_turn_bound_to_a_full_card_is_passed_there_only_so_often() -> None:
+    core = bound_to_a_full_card("c0")
+    for number in range(PASSED_OVER_MAX):
+        core.arrive(f"b2-{number}", "b", prompt_tokens=31, reuse_tokens=30)
+        assert len(core.said(act.Dispatch)) == 1
+        core.end(f"b2-{number}")
+    core.arrive("later", "b", prompt_tokens=31, reuse_tokens=30)
+    core.arrive("new", tenant=TenantId("u"), prompt_tokens=1)
+    assert core.said(act.Dispatch) == []
+    core.end("fills", kv_tokens=0)
+    started = [order.turn for order in core.said(act.Dispatch)]
+    core.dropped(core.one(act.DropKv))
+    started += [order.turn for order in core.said(act.Dispatch)]
+    assert sorted(started) == ["a2", "later", "new"]
+
+
 def test_branches_of_a_session_run_side_by_side_and_turns_of_a_branch_in_order() -> None:
     core = Steps()
     core.card(slots=3, running_max=3)
@@ -130,6 +175,16 @@ def test_branches_of_a_session_run_side_by_side_and_turns_of_a_branch_in_order()
     assert core.one(act.Dispatch).turn == "c"
     core.end("a")
     assert core.one(act.Dispatch).turn == "b"
+
+
+def test_a_stream_without_a_prompt_takes_one_however_long_the_others_are() -> None:
+    core = Steps()
+    core.card(slots=4, running_max=4, prompt_streams=2, kv_tokens=20_000, context_tokens=20_000)
+    core.arrive("a", prompt_tokens=2 * BUDGET)
+    core.arrive("b", prompt_tokens=2 * BUDGET)
+    assert core.one(act.Dispatch).turn == "b", "it computes two side by side"
+    core.arrive("c")
+    assert core.said(act.Dispatch) == []
 
 
 def test_prompts_wait_here_while_a_card_has_enough_to_compute() -> None:

@@ -174,6 +174,47 @@ def test_a_turn_that_stops_waiting_gives_its_card_back() -> None:
     assert card.kept_for is None
 
 
+def full_and_kept() -> Steps:
+    """A card with 10 of 100 tokens free, kept for "t0" of 30: its tenant runs 20 of its 50.
+
+    Another card has much room, for short contexts only.
+    """
+    steps = run(kept(reserve_tokens=50), tokens=100, open_door=True)
+    steps.card("c1", kv_tokens=1_000, context_tokens=9)
+    steps.tell(ev.PolicyChanged(steps.policy._replace(tenants=())))
+    steps.arrive("o0", tenant=OTHER, prompt_tokens=40)
+    steps.arrive("o1", tenant=OTHER, prompt_tokens=10)
+    steps.tell(ev.PolicyChanged(steps.policy))
+    steps.arrive("runs", prompt_tokens=10)
+    steps.arrive("t0", prompt_tokens=29, limit_tokens=1)
+    card = steps.base.state.cards["c0"]  # type: ignore[index]
+    assert card.kept_for is steps.base.state.turns["t0"]  # type: ignore[index]
+    return steps
+
+
+def leaves(steps: Steps, turn: str) -> None:
+    """End a turn that leaves nothing on its card."""
+    steps.end(turn, kv_tokens=0)
+    for drop in steps.said(act.DropKv):
+        steps.dropped(drop)
+
+
+def test_only_the_first_of_a_line_keeps_a_card() -> None:
+    steps = full_and_kept()
+    steps.arrive("more", prompt_tokens=1, limit_tokens=39)
+    leaves(steps, "o0")
+    assert "more" in running(steps)
+
+
+def test_a_card_is_kept_only_while_its_turn_is_within_the_reserve() -> None:
+    steps = full_and_kept()
+    steps.arrive("t1", lane=0, prompt_tokens=9, limit_tokens=1)
+    assert "t1" in running(steps)
+    steps.arrive("o2", tenant=OTHER, prompt_tokens=9, limit_tokens=1)
+    leaves(steps, "o1")
+    assert "o2" in running(steps)
+
+
 # Idle KV.
 
 
