@@ -161,6 +161,35 @@ def test_a_clients_deadline_stops_the_engine_and_is_told(tmp_path: Path, *, stre
         served.check_books()
 
 
+def test_a_client_that_closes_its_session_pays_for_what_it_was_given(tmp_path: Path) -> None:
+    """Each token that was delivered is in the row, and the row counts against the budget."""
+    engine = FakeEngine(Behaviour(chunks=400, chunk_delay_s=0.01))
+    more = f"{PRICES}[defaults]\nday_micro_max = 1000\n"
+    with ThreadedEngine(engine) as url, Served(tmp_path, endpoint(url), more=more) as served:
+        name = str(uuid.uuid4())
+        call, headers = body(max_tokens=400, stream=True), {"X-Session-Id": name}
+        answer = served.http("POST", CHAT, json=call, headers=headers, stream=True)
+        assert answer.status_code == 200
+        given = 0
+        for line in answer.iter_lines():
+            event = json.loads(line[6:]) if line.startswith(b"data: {") else {}
+            if "error" in event:
+                break
+            if not event or not event["choices"][0]["delta"].get("content"):
+                continue
+            given += 1
+            if given == 50:
+                assert served.http("DELETE", f"/v1/sessions/{name}").status_code == 200
+        assert event["error"]["code"] == "session_not_found"
+        (row,) = until(served.rows).values()
+        assert (row["status"], row["out_tokens"]) == ("cancelled", given)
+        until(served.at_rest)
+        tenant = next(one for one in served.state()["tenants"] if one["tenant"] == "acme")
+        assert tenant["day_micro"] == row["prompt_tokens"] + given
+        assert served.stop() == 0
+        served.check_books()
+
+
 def test_failures_f07_a_limit_that_matches_nobody_does_not_start(tmp_path: Path) -> None:
     """F07: `serve` ends with status 2 before it listens."""
     served = Served(tmp_path, endpoint("http://127.0.0.1:9"), more='[[tenant]]\nid = "acne"\n')

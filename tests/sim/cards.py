@@ -258,7 +258,8 @@ class VirtualCard:
     def _stops(self, place: Place, run: Run) -> Fire:
         def fire() -> Iterator[ev.Event]:
             if not run.done:
-                yield from self._finish(place, run, "cancelled")
+                held = run.started and self.rng.random() < 0.2
+                yield from self._finish(place, run, "held" if held else "cancelled")
 
         return fire
 

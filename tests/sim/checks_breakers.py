@@ -31,7 +31,12 @@ class Breakers(Check):
             return
         self.need(card.open_until_ns <= self.book.now, f"{action}: the breaker is open: {card}")
         before = self.book.turns.get(self.tries.get(action.card, ""))
-        busy = before is not None and before.running and before.card == action.card
+        busy = (
+            before is not None
+            and before.running
+            and before.computing
+            and before.card == action.card
+        )
         self.need(not busy, f"{action}: {before} tries the card")
         self.tries[action.card] = action.turn
 

@@ -90,7 +90,7 @@ class Failures(Check):
         if reason == "draining":
             return self.cancelled.get(name) == "shutdown"
         if reason == "deadline_exceeded":
-            return self.cancelled.get(name) == "deadline"
+            return turn.held or self.cancelled.get(name) == "deadline"
         if reason == "engine_timeout":
             policy = self.book.policy
             most = policy.run_base_ns + policy.run_token_ns * turn.need

@@ -1,15 +1,19 @@
 """Circuit breakers: a card that keeps failing turns is left alone for a while, then tried by one.
 
-           failures                    pause over                  the probe ends well
-    CLOSED ────────► OPEN (no turns) ───────────► HALF (one turn) ─────────────────────► CLOSED
-                      ▲                            │ it fails: open again, for longer
+           failures                    pause over                  a turn ends well
+    CLOSED ────────► OPEN (no turns) ───────────► HALF (a probe) ─────────────────────► CLOSED
+                      ▲                            │ one fails: open again, for longer
                       └────────────────────────────┘
+
+A half open card has one turn at a time on its way to a first token, its probe: when that is out,
+the next may try, for a client that reads slowly or wants much would hold the card for minutes.
 
 A failure is a strike, a good end takes one back, and strikes older than BREAKER_WINDOW_NS are
 forgotten: a card opens after BREAKER_STRIKES more failures than good ends. One that lets a turn run
 out of time without a single token opens at once, since each such turn costs minutes. What is no
-fault of the card does not count: no room, a client that leaves, a request that the engine refuses,
-a card that is lost (it is down, and empty when it comes back: then one turn tries it).
+fault of the card does not count: no room, a client that leaves or holds its turn up, a request that
+the engine refuses, time that the journal stood still, a card that is lost (it is down, and empty
+when it comes back: then one turn tries it).
 
 ADR 0011 protects one turn from the card that failed it; the breaker protects all others.
 """
@@ -60,6 +64,12 @@ def worked(state: State, card: Card) -> None:
         card.strikes = card.trips = 0
         state.emit(Alarm("breaker", card.id, 0))
         touch(state, card)
+
+
+def spoke(card: Card, turn: TurnId) -> None:
+    """Let another turn try the card when the first token of its probe is out."""
+    if card.probe == turn:
+        card.probe = TurnId("")
 
 
 def _open(state: State, card: Card) -> None:

@@ -80,8 +80,9 @@ class TokensEmitted(NamedTuple):
 class TurnEnded(NamedTuple):
     """The engine is done with the turn, by its own end or because core asked it to stop.
 
-    `status`: stop | length | tool_calls | cancelled | yielded | error | lost. Tokens are the
-    engine's own count (`exact`) or an estimate. `kv_tokens` is what the slot now holds for the
+    `status`: stop | length | tool_calls | cancelled | held | yielded | error | lost. Held is
+    cancelled, where the engine waited for the client most of the time. Tokens are the engine's own
+    count (`exact`) or an estimate. `kv_tokens` is what the slot now holds for the
     branch, 0 if nothing usable. A turn that yielded goes on later; its prompt counts as cached or
     not as its first run found it, in every later word too, so that it is paid for once.
     """

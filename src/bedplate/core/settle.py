@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from bedplate.core import admission, budget, demand, fairness, pool, ready, shares, tenant
 from bedplate.core import lane as line
 from bedplate.core import retry as resend
@@ -26,6 +28,12 @@ from bedplate.core.states import (
     Session,
     Turn,
 )
+
+CLIENTS_DOING: Final = ("client_cancelled", "deadline_exceeded", "session_not_found")
+"""Ends that only a client brings about: it left, its time is over, it closed the session.
+
+Such a turn pays for what was computed, else an answer cut before its last token would be free.
+"""
 
 
 def leave_line(state: State, turn: Turn) -> None:
@@ -211,7 +219,7 @@ def fail_turn(
 
 def status_of(reason: str) -> str:
     """Return the status of a turn that was ended for a reason: its client's doing, or ours."""
-    return "cancelled" if reason in ("client_cancelled", "deadline_exceeded") else "error"
+    return "cancelled" if reason in CLIENTS_DOING else "error"
 
 
 def retry(state: State, turn: Turn, code: str, detail: str) -> None:

@@ -187,6 +187,7 @@ def started(state: State, event: TurnStarted) -> None:
         turn.branch.group.yielding.pop(turn.id, None)
     turn.why = "decoding"
     assert turn.slot is not None
+    breaker.spoke(turn.slot.card, turn.id)
     _prompt_done(state, turn, turn.slot.card, event.prompt_tokens - event.cached_tokens)
 
 
@@ -215,11 +216,13 @@ def ended(state: State, event: TurnEnded) -> None:
     if event.status == "yielded" and not turn.end_reason:
         _yielded(state, turn, slot, event)
         return
+    if event.status == "held" and turn.end_reason in ("", TIMEOUT):
+        turn.end_reason, turn.end_detail = "deadline_exceeded", "its answer was read too slowly"
     blocks = blocks_for(event.kv_tokens, state.policy.block_tokens)
     if event.status in GOOD_ENDS:
         _leave_line(turn)
         breaker.worked(state, slot.card)
-    elif event.status == "error" or turn.end_reason == TIMEOUT:
+    elif event.status == "error" or (turn.end_reason == TIMEOUT and not state.journal_stalled):
         breaker.failed(state, slot.card, silent=turn.end_reason == TIMEOUT and not _spoke(turn))
     if _keeps(turn, event, slot) and blocks <= slot.blocks and state.rules.keeps(state, slot):
         slot.tokens = slot.shared_tokens = event.kv_tokens

@@ -30,8 +30,11 @@ class Calendars:
 
     def windows_of(self, tenant: str) -> Windows:
         """Return the day and month of now of a tenant."""
-        zone = self._zone_of.get(TenantId(tenant), self._zone_of[TenantId("")])
-        return windows_at(zone, self._now_ns())
+        return windows_at(self.zone_of(TenantId(tenant)), self._now_ns())
+
+    def zone_of(self, tenant: TenantId) -> str:
+        """Return the time zone of a tenant."""
+        return self._zone_of.get(tenant, self._zone_of[TenantId("")])
 
     def tell(self) -> None:
         """Tell the core of every zone whose day is new to it, and wait for the next midnight."""

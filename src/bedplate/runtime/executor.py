@@ -7,6 +7,8 @@ Promises, whatever an engine does:
   all the same; its task keeps the slot (`slots.py`), so nothing new starts there before it is gone.
 - A dispatch past its deadline is stopped the same way and fails with engine_timeout, which is not
   retried: whatever hung for so long costs every card it is tried on.
+- A run that waited for its client most of its time ends as held when it is stopped: that it is late
+  is no fault of its engine.
 - A turn that is dispatched again goes on in the same stream. What an older attempt still says is
   dropped; how much was delivered is counted here, where it is known, not in the core's books.
 - A turn that yielded has its prompt counted as its first run found it, however much was cached when
@@ -58,6 +60,7 @@ from bedplate.runtime.committer import Committer
 from bedplate.runtime.live import LiveTurn, Run
 from bedplate.runtime.outcome import of_turn, prompt_of_turn, status_of, tool_of
 from bedplate.runtime.slots import SlotUse
+from bedplate.runtime.turns import TurnStream
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +106,8 @@ class Executor:
         if live.run is not None and not live.run.over:
             self._close_books(live.run)
             self._cancel_task(live.run)
-        run = Run(action.attempt, action.card, action.slot, action.limit_tokens, live.out_tokens)
+        attempt, limit, now_ns = action.attempt, action.limit_tokens, self._deps.clock.now_ns()
+        run = Run(attempt, action.card, action.slot, limit, live.out_tokens, now_ns)
         run.prefix_entry = action.prefix_entry
         live.run = run
         self._running[run] = live
@@ -165,12 +169,12 @@ class Executor:
             if not run.over:
                 if not run.stopping:
                     raise
-                self._conclude(live, run, _stopped(live, run))
+                self._conclude(live, run, self._stopped(live, run))
         except BedplateError as error:
             if not run.over:
                 live.error = error
             self._conclude(
-                live, run, _stopped(live, run) if run.stopping else _lost(live, run, error)
+                live, run, self._stopped(live, run) if run.stopping else _lost(live, run, error)
             )
         except Exception as error:  # noqa: BLE001 (an adapter's bug costs the turn, not the cell)
             _log.exception("engine %s: turn %s failed", live.engine.name, live.call.turn)
@@ -200,11 +204,19 @@ class Executor:
                         seq = self._conclude(live, run, _ended(live, run, finished))
                     stream.finish(finished, seq)
                 elif stream.full:
-                    await stream.room()
+                    await self._room(run, stream)
         finally:
             close = getattr(iterator, "aclose", None)
             if close is not None:
                 await close()
+
+    async def _room(self, run: Run, stream: TurnStream) -> None:
+        """Wait for the client, and count the time: it is not the engine's."""
+        full_ns = self._deps.clock.now_ns()
+        try:
+            await stream.room()
+        finally:
+            run.held_ns += self._deps.clock.now_ns() - full_ns
 
     def _deliver(self, live: LiveTurn, run: Run, outputs: Sequence[Output]) -> Finished | None:
         """Hand a batch to the stream, and what matters to the core; return the end if it is in."""
@@ -287,7 +299,7 @@ class Executor:
         self._tasks.discard(task)
         self._deps.slots.stores.pop(run.prefix_entry, None)
         if run.stopping:
-            self._conclude(live, run, _stopped(live, run))
+            self._conclude(live, run, self._stopped(live, run))
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("turn %s: could not be answered: %s", live.call.turn, error)
 
@@ -295,9 +307,39 @@ class Executor:
         assert run.task is not None
         run.task.cancel()
 
+    def _stopped(self, live: LiveTurn, run: Run, *, settled: bool = True) -> Event:
+        """What a stopped run has used, and what its slot holds if it yielded and is `settled`.
+
+        That is all that was delivered but the last token, which may not have been computed. After a
+        cancel the slot holds nothing that can be relied on.
+        """
+        held = 2 * run.held_ns > self._deps.clock.now_ns() - run.began_ns
+        status = "held" if held and run.stopping != "yielded" else run.stopping
+        if status == "deadline":
+            live.error = EngineTimeout("the turn took longer than its deadline; it was stopped")
+            return _lost(live, run, live.error, retryable=False)
+        counts = prompt_of_turn(run.started, run.delivered_before, live.first)
+        kv_tokens = 0
+        if status == "yielded" and run.started is not None:
+            live.first = counts
+            new_tokens = live.out_tokens - run.delivered_before
+            if settled and new_tokens:
+                kv_tokens = run.started.prompt_tokens + new_tokens - 1
+        return TurnEnded(
+            turn=live.call.turn,
+            attempt=run.attempt,
+            status=status,
+            prompt_tokens=counts.prompt_tokens,
+            cached_tokens=counts.cached_tokens,
+            out_tokens=live.out_tokens,
+            kv_tokens=kv_tokens,
+            tool="",
+            exact=False,
+        )
+
     def _overdue(self, live: LiveTurn, run: Run) -> None:
         _log.error("engine %s: turn %s does not stop", live.engine.name, live.call.turn)
-        self._conclude(live, run, _stopped(live, run, settled=False))
+        self._conclude(live, run, self._stopped(live, run, settled=False))
 
 
 def _turn_run(live: LiveTurn, run: Run, action: Dispatch, deadline_s: float) -> TurnRun:
@@ -334,35 +376,6 @@ def _ended(live: LiveTurn, run: Run, finished: Finished) -> TurnEnded:
         kv_tokens=finished.kv_tokens,
         tool=tool_of(finished.message),
         exact=finished.exact,
-    )
-
-
-def _stopped(live: LiveTurn, run: Run, *, settled: bool = True) -> Event:
-    """What a stopped run has used so far, and what its slot holds if it yielded and is `settled`.
-
-    That is all that was delivered but the last token, which may not have been computed. After a
-    cancel the slot holds nothing that can be relied on.
-    """
-    if run.stopping == "deadline":
-        live.error = EngineTimeout("the turn took longer than its deadline; it was stopped")
-        return _lost(live, run, live.error, retryable=False)
-    counts = prompt_of_turn(run.started, run.delivered_before, live.first)
-    kv_tokens = 0
-    if run.stopping == "yielded" and run.started is not None:
-        live.first = counts
-        new_tokens = live.out_tokens - run.delivered_before
-        if settled and new_tokens:
-            kv_tokens = run.started.prompt_tokens + new_tokens - 1
-    return TurnEnded(
-        turn=live.call.turn,
-        attempt=run.attempt,
-        status=run.stopping,
-        prompt_tokens=counts.prompt_tokens,
-        cached_tokens=counts.cached_tokens,
-        out_tokens=live.out_tokens,
-        kv_tokens=kv_tokens,
-        tool="",
-        exact=False,
     )
 
 

@@ -13,19 +13,24 @@ from bedplate.runtime.turns import Call, TurnStream
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """One dispatch of one turn. `stopping` names why it is being stopped, empty while it runs."""
+    """One dispatch of one turn. `stopping` names why it is being stopped, empty while it runs.
+
+    Of the time since `began_ns` the engine waited `held_ns` for a client that read too slowly.
+    """
 
     attempt: int
     card: CardId
     slot: SlotId
     limit_tokens: int
     delivered_before: int
+    began_ns: int
     prefix_entry: EntryId = field(default=EntryId(0))
     started: Started | None = None
     stopping: str = ""
     over: bool = False
     reported_tokens: int = 0
     reported_ns: int = 0
+    held_ns: int = 0
     task: asyncio.Task[None] | None = None
     deadline: asyncio.TimerHandle | None = None
     grace: asyncio.TimerHandle | None = None

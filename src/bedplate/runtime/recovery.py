@@ -155,7 +155,7 @@ def reconcile(
     post(TimerFired())
     for turn in turns:
         if turn.state != RUNNING:
-            post(TurnCancelled(turn.id, "client_cancelled"))
+            post(TurnCancelled(turn.id, "shutdown"))
     for turn in turns:
         if turn.state == RUNNING and turn.id in state.turns:
             post(_lost(turn))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,9 +42,10 @@ class Heir:
 def take_over(heir: Heir, recovered: Recovered) -> None:
     """Write who decides from now on, tell the core what a crash interrupted, and the policy.
 
-    Rows that the crash leaves behind are of today and have today's prices, so both come first. A
-    core that begins without the state of the one before learns from the rows what was spent.
-    Slices that were asked for stay, then too.
+    Rows that the crash leaves behind are of today, as each tenant's zone has it now, and have today's
+    prices, so these come first. A core that begins without the state of the one before learns from
+    the rows what was spent, and any core for tenants whose zone changed: their day and month are
+    other ones. Slices that were asked for stay.
     """
     core = core_version()
     known = recovered.event_seq >= 0
@@ -57,9 +58,16 @@ def take_over(heir: Heir, recovered: Recovered) -> None:
     heir.note("core_started", "", "", started)
     if known:
         heir.calendars.tell()
-        former = heir.base.state.policy
-        if former.prices != policy.prices:
-            post(ev.PolicyChanged(former._replace(prices=policy.prices)))
+        former, tenants = heir.base.state.policy, heir.base.state.tenants
+        zone_of = heir.calendars.zone_of
+        moved = [name for name in tenants if tenants[name].policy.zone != zone_of(name)]
+        if moved or former.prices != policy.prices:
+            former = former._replace(
+                prices=policy.prices, tenants=policy.tenants, default_tenant=policy.default_tenant
+            )
+            post(ev.PolicyChanged(former))
+        if moved:
+            _tell_spent(heir, moved)
         reconcile(heir.base, heir.driver, post, heir.pool, clean=recovered.clean)
         post(ev.PolicyChanged(policy))
         return
@@ -68,9 +76,18 @@ def take_over(heir: Heir, recovered: Recovered) -> None:
     post(ev.PolicyChanged(policy))
     heir.calendars.tell()
     if recovered.changed_from:
-        rows = heir.journal.read(0, kinds=BILL_KINDS)
-        for tenant, (day, month) in spent_by_rows(rows, heir.calendars.windows_of).items():
-            post(ev.LedgerRead(TenantId(tenant), day, month))
+        _tell_spent(heir, None)
+
+
+def _tell_spent(heir: Heir, tenants: Sequence[TenantId] | None) -> None:
+    """Tell the core what these tenants have spent by the rows; None: all that have any.
+
+    Cost: reads every row.
+    """
+    rows = heir.journal.read(0, kinds=BILL_KINDS)
+    spent = spent_by_rows(rows, heir.calendars.windows_of)
+    for tenant in spent if tenants is None else tenants:
+        heir.post(ev.LedgerRead(TenantId(tenant), *spent.get(tenant, (0, 0))))
 
 
 def slices_of(journal: Journal) -> tuple[Slice, ...]:

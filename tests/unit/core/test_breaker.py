@@ -166,6 +166,49 @@ def test_a_probe_that_its_client_gives_up_lets_another_try() -> None:
     assert card_of(run, "c0").breaker == "half_open"
 
 
+def test_a_turn_that_its_client_held_up_is_no_strike_and_pays() -> None:
+    """A slow reader is no fault of the card, and gets nothing for it."""
+    run = endpoints(1)
+    for number in range(BREAKER_STRIKES + 1):
+        run.arrive(f"t{number}")
+        run.tell(ev.TurnStarted(TurnId(f"t{number}"), 1, 20, 0))
+        run.timer(POLICY.run_base_ns + 30 * POLICY.run_token_ns)
+        assert run.one(act.CancelTurn)
+        run.end(f"t{number}", status="held", out_tokens=9, kv_tokens=0)
+        told, row = run.one(act.FailTurn), run.one(act.Settled)
+        assert (told.reason, told.detail) == ("deadline_exceeded", "its answer was read too slowly")
+        assert (row.status, row.out_tokens) == ("cancelled", 9)
+    assert (card_of(run, "c0").breaker, card_of(run, "c0").strikes) == ("closed", 0)
+
+
+def test_a_journal_that_stands_still_is_no_strike() -> None:
+    """What waits for it is late by no fault of the card."""
+    run = endpoints(1)
+    run.arrive("t0")
+    run.tell(ev.JournalStalled(on=True))
+    run.timer(POLICY.run_base_ns + 30 * POLICY.run_token_ns)
+    run.end("t0", status="cancelled", kv_tokens=0)
+    assert run.one(act.Settled).status == "error"
+    assert card_of(run, "c0").breaker == "closed"
+
+
+def test_a_probe_with_a_first_token_lets_another_try() -> None:
+    """Its client may read as slowly as it likes."""
+    run = endpoints(1)
+    strike(run, BREAKER_STRIKES)
+    run.timer(BREAKER_PAUSE_NS)
+    run.arrive("p0")
+    run.arrive("p1")
+    run.arrive("p2")
+    assert not run.said(act.Dispatch)
+    run.tell(ev.TurnStarted(TurnId("p0"), 1, 20, 0))
+    assert run.one(act.Dispatch).turn == "p1", "one more, not all"
+    run.fail("p0", out=1, retryable=False)
+    assert card_of(run, "c0").breaker == "open"
+    run.end("p1")
+    assert card_of(run, "c0").breaker == "closed"
+
+
 def test_a_card_that_restarts_is_tried_at_once() -> None:
     run = endpoints(1)
     strike(run, BREAKER_STRIKES)

@@ -89,8 +89,22 @@ def test_failures_f01_spent_is_the_sum_of_what_it_cost() -> None:
     assert tenant(run).day_micro == 24
 
 
+@pytest.mark.parametrize("how", ["client_cancelled", "deadline", "session closed"])
+def test_what_a_client_ends_itself_it_pays_for(how: str) -> None:
+    """Else an answer that is cut before its last token is free, as often as one likes."""
+    run = steps(day_micro_max=1_000)
+    run.arrive("t0", "s")
+    if how == "session closed":
+        run.close("s")
+    else:
+        run.cancel("t0", how)
+    run.end("t0", status="cancelled", out_tokens=9, kv_tokens=0)
+    assert run.one(act.Settled).status == "cancelled"
+    assert tenant(run).day_micro == 20 + 9
+
+
 def test_failures_f01_a_reservation_orphaned_by_a_crash_ends_with_its_turn() -> None:
-    """F01: recovery ends what ran as lost and cancels what waited: nothing stays reserved."""
+    """F01: recovery ends what ran as lost and stops what waited: nothing stays reserved."""
     run = steps(session_micro_max=90, running_max=1)
     for number in range(3):
         run.arrive(f"t{number}", "s", branch=number)

@@ -215,6 +215,7 @@ def test_closing_drops_everything_everywhere() -> None:
     assert core.one(act.CancelTurn).turn == "b"
     assert core.said(act.SessionEnded) == []
     core.end("b", status="cancelled", kv_tokens=0)
+    assert core.said(act.Settled)[0].status == "cancelled", "its client did it"
     gone = core.said(act.SessionEnded)
     assert [end.session for end in gone] == ["s"]
     assert core.base.state.sessions == {}

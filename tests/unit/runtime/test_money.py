@@ -98,6 +98,33 @@ async def test_a_core_of_another_version_learns_from_the_rows_what_was_spent(
     await new.stop()
 
 
+async def test_a_change_of_zone_forgets_nothing_that_falls_into_the_new_day(
+    tmp_path: Path,
+) -> None:
+    """F03: what is enforced is the sum of the rows in the zone of now, whatever the one before."""
+    service = opened(tmp_path)
+    await service.start()
+    await read_all(service.submit(call("t0", session="s0")))
+    await settle(service)
+    day = windows_at(ZONE, service.now_ns())
+    soon_ns = service.now_ns() + SECOND_NS // 20
+    service.post(CalendarDay(ZONE, day.day_ns, soon_ns, day.month_ns, soon_ns))
+    await asyncio.sleep(0.1)  # day and month of that zone end between two rows
+    await read_all(service.submit(call("t1", session="s1")))
+    await settle(service)
+    assert enforced(service)["acme"] < billed(service)["acme"]
+    await service.stop()
+
+    config = Config(prices=PRICES, defaults=TenantLimits(zone="Etc/GMT-8"))
+    journal = Journal.open(tmp_path / "journal", origin="test")
+    again = Service(config, [ScriptedEngine(cards=2)], None, journal)
+    await again.start()
+    assert enforced(again) == billed(again)
+    await again.stop()
+    with Reader(tmp_path / "journal") as reader:
+        assert replay(reader).same
+
+
 async def test_rows_that_a_crash_leaves_have_the_prices_that_they_name(tmp_path: Path) -> None:
     """A service that starts with a new list settles what the crash interrupted at that list."""
     service = opened(tmp_path / "a")

@@ -12,7 +12,7 @@ from bedplate.core.base import Base
 from bedplate.core.codec import body_of
 from bedplate.core.events import CardReport, PolicyChanged
 from bedplate.core.ids import CardId, ModelId, SessionId, TenantId, TurnId
-from bedplate.core.limits import Slice, default_policy
+from bedplate.core.limits import BATCH, INTERACTIVE, Slice, default_policy
 from bedplate.errors import JournalError, ReplayDivergence
 from bedplate.journal import Journal, Reader, Record, verify
 from bedplate.pool import Fingerprint, KvPool, Owner
@@ -89,7 +89,7 @@ async def test_a_crash_loses_running_turns_only(tmp_path: Path) -> None:
     waited = [f"w{i}" for i in range(6)]
     assert sorted(rows) == sorted(["done", "run", *waited])
     assert rows["run"]["status"] == "lost"
-    assert {rows[turn]["status"] for turn in waited} <= {"lost", "cancelled"}
+    assert {rows[turn]["status"] for turn in waited} <= {"lost", "error"}
     stream = again.submit(call("next", session="kept", tokens=260, reuse=203))
     assert text_of(await read_all(stream)) == "abc"
     assert [m[0] for m in engine.moves][:1] == ["load"]
@@ -101,6 +101,31 @@ async def test_a_crash_loses_running_turns_only(tmp_path: Path) -> None:
         report = replay(reader)
     assert report.same
     assert report.digest_live == again.base.digest.hex()
+
+
+async def test_a_turn_that_had_made_way_does_not_pay_for_the_crash(tmp_path: Path) -> None:
+    """It waited, but had run: its client did not end it."""
+    service, engine = opened(tmp_path / "a")
+    engine.running_max = 1
+    gate = asyncio.Event()
+    engine.scripts[TurnId("batch")] = [Script(pieces=("one ", "lost"), gate=gate)]
+    engine.default = Script(gate=gate)
+    await service.start()
+    batch = service.submit(call("batch", session="b", lane=BATCH, limit=64))
+    await anext(batch)
+    for number in range(2):
+        now = call(f"n{number}", session=f"n{number}", lane=INTERACTIVE)
+        async with asyncio.timeout(5):
+            await anext(service.submit(now))
+    image = await crash_image(service, tmp_path / "b")
+    await service.stop()
+
+    again, _ = opened(image)
+    await again.start()
+    row = {r.body["turn"]: r.body for r in again.journal.read(kinds=("usage",))}["batch"]
+    assert (row["attempts"], row["status"]) == (1, "error")
+    assert row["out_tokens"] > 0
+    await again.stop()
 
 
 async def test_pool_copies_that_vanished_are_computed_again(tmp_path: Path) -> None:
