@@ -206,7 +206,21 @@ def test_sampling_is_passed_on() -> None:
     assert sent["stop"] == ["END", "<|im_end|>"]
     assert sent["n_probs"] == 1
     assert sent["logit_bias"] == [[5, -100.0]]
-    assert sent["repeat_last_n"] == -1
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"frequency_penalty": 0.5}, 5 + 30),
+        ({"presence_penalty": -1.0}, 5 + 30),
+        ({"frequency_penalty": 0.5, "extra": {"repeat_last_n": 64}}, 64),
+        ({"extra": {"repeat_penalty": 1.1, "repeat_last_n": -1}}, 5 + 30),
+        ({"frequency_penalty": 0.0}, None),
+    ],
+)
+def test_penalties_are_for_the_whole_sequence(fields: dict[str, Any], expected: int | None) -> None:
+    """The server takes a length only; five tokens are there and thirty may come."""
+    assert body(request(**fields)).get("repeat_last_n") == expected
 
 
 def test_calls_are_read_unless_they_are_ruled_out() -> None:

@@ -20,7 +20,8 @@ _RANGES: dict[str, tuple[type[int | float], float, float]] = {
     "repeat_penalty": (float, 0, 100),
     "repeat_last_n": (int, -1, 1 << 16),
 }
-"""Kind, least and largest value; the server keeps as many tokens as `repeat_last_n` says."""
+"""Kind, least and largest value. `repeat_last_n` -1 is the whole sequence: the server takes no such
+value, so it gets the length."""
 PARAMS = frozenset({*_RANGES, "ignore_eos"})
 """Parameters beyond OpenAI's that the server takes as they are."""
 LOGIT_BIAS_MAX = 1_024
@@ -108,8 +109,9 @@ def completion_body(turn: TurnRun, payload: PromptIds, stops: tuple[str, ...]) -
         value = getattr(request, name)
         if value is not None:
             body[name] = value
+    whole = len(body["prompt"]) + body["n_predict"]
     if request.presence_penalty or request.frequency_penalty:
-        body["repeat_last_n"] = -1
+        body["repeat_last_n"] = whole
     if request.seed is not None:
         body["seed"] = request.seed % _SEEDS
     if request.stop or stops:
@@ -121,6 +123,8 @@ def completion_body(turn: TurnRun, payload: PromptIds, stops: tuple[str, ...]) -
     if request.logit_bias:
         body["logit_bias"] = _logit_bias(request)
     body.update(request.extra)
+    if body.get("repeat_last_n") == -1:
+        body["repeat_last_n"] = whole
     return body
 
 
