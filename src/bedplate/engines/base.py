@@ -329,6 +329,11 @@ class Engine(Protocol):
         ...
 
 
+def draws_by_seed(request: ChatRequest) -> bool:
+    """Tell whether the answer depends on random numbers that the client wants to be the same."""
+    return request.seed is not None and request.temperature != 0
+
+
 def canonical(value: object) -> bytes:
     """Return the canonical JSON of a decoded value: sorted keys, no white space, UTF-8."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)

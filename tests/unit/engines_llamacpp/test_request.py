@@ -234,3 +234,7 @@ def test_only_plain_text_may_go_on_elsewhere() -> None:
     assert not is_resumable(request(), "grammar")
     assert not is_resumable(request(tools=(TOOL,)), None)
     assert not is_resumable(request(logprobs=True), None)
+    assert not is_resumable(request(seed=7), None)
+    assert not is_resumable(request(seed=0, temperature=0.7), None)
+    assert is_resumable(request(seed=7, temperature=0.0), None)
+    assert is_resumable(request(temperature=0.7, presence_penalty=1.0), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from bedplate.engines.base import ChatRequest, JsonObject, TurnRun
+from bedplate.engines.base import ChatRequest, JsonObject, TurnRun, draws_by_seed
 from bedplate.engines.llamacpp.answer import FINAL_FIELDS
 from bedplate.engines.llamacpp.bounds import DATA_DEPTH_MAX, too_deep
 from bedplate.engines.llamacpp.grammar import must_call
@@ -88,8 +88,13 @@ def reads_calls(request: ChatRequest) -> bool:
 
 
 def is_resumable(request: ChatRequest, grammar: str | None) -> bool:
-    """Tell whether an answer cut by a lost card may go on elsewhere: plain text only."""
-    return grammar is None and not reads_calls(request) and not request.logprobs
+    """Tell whether an answer that is cut may go on later or elsewhere: plain text only.
+
+    Penalties go on exactly, for what was delivered counts as what was sampled. Random numbers do
+    not: they begin anew, so a seeded answer would not be the one that its seed gives.
+    """
+    plain = grammar is None and not reads_calls(request) and not request.logprobs
+    return plain and not draws_by_seed(request)
 
 
 def completion_body(turn: TurnRun, payload: PromptIds, stops: tuple[str, ...]) -> JsonObject:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from bedplate.core.ids import TenantId
-from bedplate.engines.base import Capabilities, ChatRequest, JsonObject, TurnRun
+from bedplate.engines.base import Capabilities, ChatRequest, JsonObject, TurnRun, draws_by_seed
 from bedplate.engines.openai.servers import RESERVED_PARAMS, ServerKind, priority_of
 from bedplate.errors import InvalidRequest
 
@@ -52,6 +52,7 @@ def resumable(request: ChatRequest, capabilities: Capabilities) -> bool:
         and request.n == 1
         and not request.tools
         and not request.logprobs
+        and not draws_by_seed(request)
         and not _constrains(request.response_format)
     )
 
