@@ -147,7 +147,6 @@ async def test_a_required_call_is_made_and_is_valid(world: CardEngine, choice: A
         limit=200,
         tools=(TOOL,),
         tool_choice=choice,
-        parallel_tool_calls=False,
         temperature=1.0,
         seed=1,
     )

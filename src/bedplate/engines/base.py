@@ -69,15 +69,16 @@ class Capabilities:
 class ChatRequest:
     """A checked chat completion request, in OpenAI's terms.
 
-    `limit_tokens` is 0 when the client named no limit. `extra` holds parameters beyond these, only
-    such that the engine's capabilities admit.
+    `limit_tokens` is 0 when the client named no limit, and `parallel_tool_calls` None when it said
+    nothing about them. `extra` holds parameters beyond these, only such that the engine's
+    capabilities admit.
     """
 
     model: ModelId
     messages: tuple[JsonObject, ...]
     tools: tuple[JsonObject, ...] = ()
     tool_choice: str | JsonObject = "auto"
-    parallel_tool_calls: bool = True
+    parallel_tool_calls: bool | None = None
     response_format: JsonObject | None = None
     limit_tokens: int = 0
     temperature: float | None = None

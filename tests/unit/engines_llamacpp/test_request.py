@@ -147,21 +147,30 @@ def test_free_text_has_no_grammar() -> None:
     assert grammar_for(request(response_format={"type": "text"})) is None
 
 
-def test_required_call_names_every_tool_and_a_named_one_only_itself() -> None:
-    every = grammar_for(request(tools=(TOOL, OTHER), tool_choice="required"))
-    assert every is not None
-    assert "call: call_0 | call_1" in every
-    assert "{0,15}" in every
-    named = grammar_for(
-        request(
-            tools=(TOOL, OTHER),
-            tool_choice={"type": "function", "function": {"name": "look"}},
-            parallel_tool_calls=False,
-        )
-    )
-    assert named is not None
-    assert "call_1" not in named
-    assert named.splitlines()[1] == "start: call"
+NAMED = {"type": "function", "function": {"name": "look"}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "parallel", "several"),
+    [
+        ("required", None, False),
+        ("required", False, False),
+        ("required", True, True),
+        (NAMED, None, False),
+        (NAMED, False, False),
+        (NAMED, True, False),
+    ],
+)
+def test_a_call_that_must_be_is_one_unless_the_client_asks_for_several(
+    choice: str | dict[str, Any], parallel: bool | None, several: bool
+) -> None:
+    asked = request(tools=(TOOL, OTHER), tool_choice=choice, parallel_tool_calls=parallel)
+    grammar = grammar_for(asked)
+    assert grammar is not None
+    start = 'start: call ("\\n" call){0,15}' if several else "start: call"
+    assert grammar.splitlines()[1] == start
+    assert ("call: call_0 | call_1" in grammar) == (choice == "required")
+    assert ("call_1" in grammar) == (choice == "required")
 
 
 def test_response_format_beside_tools_leaves_the_choice() -> None:

@@ -78,8 +78,8 @@ def chat_body(turn: TurnRun, model: str) -> JsonObject:
         body["tools"] = list(request.tools)
         if request.tool_choice != "auto":
             body["tool_choice"] = request.tool_choice
-        if not request.parallel_tool_calls:
-            body["parallel_tool_calls"] = False
+        if request.parallel_tool_calls is not None:
+            body["parallel_tool_calls"] = request.parallel_tool_calls
     if request.n > 1:
         body["n"] = request.n
     if request.stop:
