@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -23,7 +24,8 @@ async def opened(world: World) -> str:
     """Return the name of a session with one answered turn."""
     async with http(world) as client, client.post(CHAT, json=body()) as response:
         session = response.headers["x-session-id"]
-    world.view.held[SessionId(session)] = (TenantId("acme"), {"id": session})
+    shown = {"id": session, "branches": [{"branch": 0}, {"branch": 3}]}
+    world.view.held[SessionId(session)] = (TenantId("acme"), shown)
     return session
 
 
@@ -50,6 +52,36 @@ async def test_a_branch_may_be_named(world: World) -> None:
     async with http(world) as client, client.post(path, json=sent) as response:
         assert response.status == 200
     assert told(world) == [ToolProgress(SessionId(session), BranchId(3), 0)]
+
+
+async def test_a_branch_that_is_not_there_is_named_and_uses_nothing_up(world: World) -> None:
+    path = f"/v1/sessions/{await opened(world)}/progress"
+    async with http(world) as client:
+        async with client.post(path, json={"eta_seconds": 1, "branch": 9}) as response:
+            assert response.status == 404
+            error = (await response.json())["error"]
+            assert (error["code"], error["param"]) == ("branch_not_found", "branch")
+            assert "9" in error["message"]
+        async with client.post(path, json={"eta_seconds": 1, "branch": 0}) as response:
+            assert response.status == 200, "the refused word was not the one of this second"
+    assert len(told(world)) == 1
+
+
+async def test_a_session_that_ends_before_the_word_is_in_is_unknown(world: World) -> None:
+    session = await opened(world)
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b'{"eta_seconds"'
+        await asyncio.sleep(0.05)
+        del world.view.held[SessionId(session)]
+        yield b": 5}"
+
+    path = f"/v1/sessions/{session}/progress"
+    json_type = {"Content-Type": "application/json"}
+    async with http(world) as client:
+        async with client.post(path, data=slow(), headers=json_type) as response:
+            assert response.status == 404
+    assert told(world) == []
 
 
 async def test_word_that_comes_too_often_is_refused_until_a_second_is_over(world: World) -> None:

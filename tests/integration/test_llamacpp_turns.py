@@ -147,7 +147,6 @@ async def test_a_required_call_is_made_and_is_valid(world: CardEngine, choice: A
         limit=200,
         tools=(TOOL,),
         tool_choice=choice,
-        parallel_tool_calls=False,
         temperature=1.0,
         seed=1,
     )
@@ -258,11 +257,32 @@ async def test_counters_equal_what_turns_are_metered_for(world: CardEngine) -> N
     assert (await world.wait_for(CardReport)).card in (card(0), card(1))
 
 
-async def test_a_plain_answer_goes_on_elsewhere_without_a_seam(world: CardEngine) -> None:
-    # The first 24 tokens of this answer are whole characters: their ids are those of the text.
-    whole = await world.chat([user("account 9")], lineage("a"), limit=24)
-    turn = await world.turn_of([user("account 9")], lineage("b"), slot=1, limit=24)
-    assert turn.prompt.resumable
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"presence_penalty": 1.5},
+        {"frequency_penalty": 1.5},
+        {"frequency_penalty": -0.5},
+        {"extra": {"repeat_penalty": 1.3}},
+        {"extra": {"repeat_penalty": 1.3, "repeat_last_n": 6}},
+        {"logit_bias": {"40": 3.0}},
+        {"stop": ("never in it",)},
+        {"seed": 5, "temperature": 0.0},
+        {"seed": 5, "temperature": 1.0},
+        {"logprobs": True},
+    ],
+    ids=str,
+)
+async def test_an_answer_that_may_go_on_elsewhere_has_no_seam(
+    world: CardEngine, asked: dict[str, Any]
+) -> None:
+    # The first 24 tokens of the plain answer are whole characters: their ids are those of the text.
+    whole = await world.chat([user("account 9")], lineage("a"), limit=24, **asked)
+    turn = await world.turn_of([user("account 9")], lineage("b"), slot=1, limit=24, **asked)
+    if not turn.prompt.resumable:
+        assert asked.get("temperature", 0) or "logprobs" in asked
+        return
     got, tokens = "", 0
     stream = world.engine.run(turn)
     async for batch in stream:

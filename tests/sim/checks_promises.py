@@ -73,7 +73,7 @@ class Failures(Check):
                 lost = isinstance(event, ev.CardDown | ev.CardUp)
                 so = (lost and action.reason == "engine_lost") or self._true(action.reason, turn)
                 self.need(so, f"{action}: not so, {turn}")
-                if action.reason in ("engine_lost", "lane_full") and self._waited_out(turn):
+                if action.reason in ("engine_lost", "lane_full", "no_engine") and self._waited_out(turn):
                     continue
                 if action.reason == "retry_budget_spent":
                     continue
@@ -96,6 +96,8 @@ class Failures(Check):
             most = policy.run_base_ns + policy.run_token_ns * turn.need
             ran_out = turn.attempts > 0 and now - turn.last_dispatch_ns >= most
             return ran_out or reason in self._said(name)
+        if reason == "no_engine" and self._waited_out(turn):
+            return turn.attempts > 0 and not self.book.served(turn.arrived.model)
         if reason == "lane_full":
             return 0 < turn.yielded == turn.attempts and self._waited_out(turn)
         if reason == "engine_lost" and turn.attempts:
@@ -108,7 +110,9 @@ class Failures(Check):
         """Another turn's failure may be the step in which this one's patience ends."""
         assert self.book.policy is not None
         lane = self.book.policy.lanes[turn.arrived.lane]
-        return self.book.now - turn.waiting_since_ns >= lane.wait_max_ns
+        lost = not self.book.served(turn.arrived.model) and lane.refuse_ns > 0
+        most = min(lane.wait_max_ns, lane.refuse_ns) if lost else lane.wait_max_ns
+        return self.book.now - turn.waiting_since_ns >= most
 
     def _said(self, name: str) -> set[str]:
         return self.codes.get(name, set())

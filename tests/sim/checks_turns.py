@@ -182,9 +182,14 @@ class Refusals(Check):
 
     def _waited(self, action: act.Refuse, turn: Turn) -> None:
         assert self.book.policy is not None
-        least = self.book.policy.lanes[turn.arrived.lane].wait_max_ns
+        lane = self.book.policy.lanes[turn.arrived.lane]
+        lost = not self.book.served(turn.arrived.model)
+        least = lane.wait_max_ns
+        if lost and lane.refuse_ns:
+            least = min(least, lane.refuse_ns)
         waited = self.book.now - turn.at_ns
-        self.need(action.reason == "lane_full", f"{action}: it was accepted")
+        code = "no_engine" if lost else "lane_full"
+        self.need(action.reason == code, f"{action}: it was accepted")
         calm = self.book.now - self.book.policy_ns > waited
         self.need(waited >= least or not calm, f"{action}: after {waited}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bedplate.core import leaving, pool, settle, shares, slices
+from bedplate.core import leaving, pool, settle, shares, slices, turns
 from bedplate.core import tenant as limits
 from bedplate.core.actions import Alarm
 from bedplate.core.card import empty_slot, touch
@@ -77,10 +77,10 @@ def down(state: State, event: CardDown) -> None:
 def _lose(state: State, card: Card, reason: str) -> None:
     card.up = False
     leaving.unbind(list(card.bound.values()))
-    turns = list(card.placed.values())
+    lost = list(card.placed.values())
     active = [slot.turn for slot in card.slots if slot.turn is not None]
-    turns += [turn for turn in active if turn.id not in card.placed]
-    for turn in turns:
+    lost += [turn for turn in active if turn.id not in card.placed]
+    for turn in lost:
         leave_slot(state, turn)
     branches = [slot.branch for slot in card.slots if slot.branch is not None]
     for slot in card.slots:
@@ -90,7 +90,7 @@ def _lose(state: State, card: Card, reason: str) -> None:
         if storing is not None:
             pool.drop(state, storing)
     assert card.used_blocks == card.claimed_blocks == card.running == 0, card.id
-    for turn in turns:
+    for turn in lost:
         settle.retry(state, turn, "engine_lost", f"card {card.id}: {reason}")
     for branch in branches:
         settle.store_over(state, branch)
@@ -180,4 +180,8 @@ def recount(state: State, group: Group) -> None:
     group.streams = sum(max(1, card.prompt_streams) for card in serving)
     if alive:
         group.context_tokens = max(card.context_tokens for card in alive)
+        group.lost_ns = 0
+    elif not group.lost_ns:
+        group.lost_ns = state.now_ns
+        turns.await_return(state, group)
     state.stir(group)

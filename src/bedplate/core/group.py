@@ -29,7 +29,8 @@ class Group:
     `busy_blocks` those with turns, `reserve_blocks` all reserves, `kept_blocks` and `kept_tokens`
     what is kept of them (`shares`).
     `may_yield` are running turns that may be stopped for others, in the order of their dispatch;
-    `yielding` those that were asked to and do not wait in line yet.
+    `yielding` those that were asked to and do not wait in line yet. `lost_ns` is since when no card
+    is up, 0 while one is.
     """
 
     __slots__ = (
@@ -48,6 +49,7 @@ class Group:
         "idle",
         "kept_blocks",
         "kept_tokens",
+        "lost_ns",
         "may_yield",
         "model",
         "open_heap",
@@ -89,6 +91,7 @@ class Group:
         self.kept_blocks = 0
         self.kept_tokens = 0
         self.wake_ns = 0
+        self.lost_ns = 0
         self.costs = Costs()
         self.owed = [0, 0, 0]
         self.virtual: list[dict[TenantId, int]] = [{}, {}, {}]

@@ -23,6 +23,8 @@ BRANCH_QUEUE_MAX: Final = 16
 """Turns waiting behind one another on one branch."""
 DISPATCH_ATTEMPTS_MAX = 3
 """Dispatches of one turn, the first included."""
+NO_ENGINE_RETRY_NS = 5 * SECOND_NS
+"""When to come back where no card that serves the model is up."""
 YIELDS_MAX: Final = 8
 """How often one turn may be stopped for those of higher lanes; then it runs to its end."""
 PASSED_OVER_MAX: Final = 16

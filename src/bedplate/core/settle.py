@@ -11,7 +11,7 @@ from bedplate.core.actions import CancelTurn, FailTurn, Refuse, Settled
 from bedplate.core.dispatch import leave_slot
 from bedplate.core.events import GOOD_ENDS
 from bedplate.core.lease import AREA_MAX, RENT, take_area, take_prefix_area
-from bedplate.core.limits import DISPATCH_ATTEMPTS_MAX
+from bedplate.core.limits import DISPATCH_ATTEMPTS_MAX, NO_ENGINE_RETRY_NS
 from bedplate.core.state import State
 from bedplate.core.states import (
     BEHIND,
@@ -200,12 +200,18 @@ def store_over(state: State, branch: Branch) -> None:
 def give_up(state: State, turn: Turn, detail: str) -> None:
     """End a turn that waited too long: refused if it never ran, failed if it did."""
     leave_line(state, turn)
+    group = turn.branch.group
+    if group.lost_ns:
+        detail = f"no card that serves {group.model} is up"
     if turn.attempt:
-        yielded = turn.attempt == turn.yields  # nothing of it was lost
-        lose(state, turn, "lane_full" if yielded else "engine_lost", detail)
+        code = "lane_full" if turn.attempt == turn.yields else "engine_lost"  # or nothing was lost
+        lose(state, turn, "no_engine" if group.lost_ns else code, detail)
         return
-    retry_ns = state.policy.lanes[turn.lane].wait_max_ns // 4
-    state.emit(Refuse(turn.id, "lane_full", detail, retry_ns))
+    if group.lost_ns:
+        state.emit(Refuse(turn.id, "no_engine", detail, NO_ENGINE_RETRY_NS))
+    else:
+        retry_ns = state.policy.lanes[turn.lane].wait_max_ns // 4
+        state.emit(Refuse(turn.id, "lane_full", detail, retry_ns))
     end_turn(state, turn, "refused")
 
 

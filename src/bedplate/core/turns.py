@@ -31,7 +31,7 @@ from bedplate.core.events import (
 from bedplate.core.group import Group
 from bedplate.core.ids import TurnId
 from bedplate.core.leaving import must_go, vacate
-from bedplate.core.limits import BRANCH_QUEUE_MAX, BRANCHES_MAX
+from bedplate.core.limits import BRANCH_QUEUE_MAX, BRANCHES_MAX, NO_ENGINE_RETRY_NS
 from bedplate.core.placement import untried
 from bedplate.core.retention import hold, store_slot, writes_through
 from bedplate.core.state import State
@@ -120,7 +120,7 @@ def _refusal(
     if state.journal_stalled:
         return ("journal_error", "the journal cannot be written", 5 * SECOND_NS)
     if group is None or not any(card.up for card in group.cards):
-        return ("no_engine", f"no card that serves {event.model} is up", 5 * SECOND_NS)
+        return ("no_engine", f"no card that serves {event.model} is up", NO_ENGINE_RETRY_NS)
     pause_ns = breaker.wait_ns(state, group)
     if pause_ns:
         detail = f"every card that serves {event.model} failed turns of late and is left alone"
@@ -344,12 +344,11 @@ def deadline(state: State, kind: str, subject: str) -> None:
     if turn is None:
         return
     if kind == "wait" and turn.state in WAITING:
-        lane = state.policy.lanes[turn.lane]
-        due_ns = turn.since_ns + lane.wait_max_ns
+        due_ns = _wait_ends_ns(state, turn)
         if due_ns > state.now_ns:
             state.push_deadline(due_ns, kind, subject)
         else:
-            detail = f"waited {lane.wait_max_ns // SECOND_NS} s ({turn.why})"
+            detail = f"waited {(state.now_ns - turn.since_ns) // SECOND_NS} s ({turn.why})"
             settle.give_up(state, turn, detail)
     elif kind == "run" and turn.state == RUNNING:
         due_ns = run_deadline_ns(state, turn)
@@ -357,6 +356,28 @@ def deadline(state: State, kind: str, subject: str) -> None:
             state.push_deadline(due_ns, kind, subject)
         else:
             settle.stop(state, turn, TIMEOUT, "the engine did not end the turn in time")
+
+
+def _wait_ends_ns(state: State, turn: Turn) -> int:
+    """Return when a turn has waited for as long as its lane allows.
+
+    For a card to come back, where none that serves its model is up, it waits no longer than a new
+    session would for its first card.
+    """
+    lane = state.policy.lanes[turn.lane]
+    due_ns = turn.since_ns + lane.wait_max_ns
+    lost_ns = turn.branch.group.lost_ns
+    if not lost_ns or not lane.refuse_ns:
+        return due_ns
+    return min(due_ns, max(turn.since_ns, lost_ns) + lane.refuse_ns)
+
+
+def await_return(state: State, group: Group) -> None:
+    """Look again at what waits for a group that has lost its last card. Cost: O(open turns)."""
+    assert group.lost_ns
+    for turn in state.turns.values():
+        if turn.branch.group is group and turn.state in WAITING:
+            state.push_deadline(_wait_ends_ns(state, turn), "wait", turn.id)
 
 
 def _running(state: State, turn_id: TurnId, attempt: int) -> Turn | None:

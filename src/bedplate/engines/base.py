@@ -69,15 +69,16 @@ class Capabilities:
 class ChatRequest:
     """A checked chat completion request, in OpenAI's terms.
 
-    `limit_tokens` is 0 when the client named no limit. `extra` holds parameters beyond these, only
-    such that the engine's capabilities admit.
+    `limit_tokens` is 0 when the client named no limit, and `parallel_tool_calls` None when it said
+    nothing about them. `extra` holds parameters beyond these, only such that the engine's
+    capabilities admit.
     """
 
     model: ModelId
     messages: tuple[JsonObject, ...]
     tools: tuple[JsonObject, ...] = ()
     tool_choice: str | JsonObject = "auto"
-    parallel_tool_calls: bool = True
+    parallel_tool_calls: bool | None = None
     response_format: JsonObject | None = None
     limit_tokens: int = 0
     temperature: float | None = None
@@ -327,6 +328,11 @@ class Engine(Protocol):
     async def embed(self, inputs: Sequence[str]) -> Embeddings:
         """Embed texts; raises InvalidRequest where capabilities.embeddings is False."""
         ...
+
+
+def draws_by_seed(request: ChatRequest) -> bool:
+    """Tell whether the answer depends on random numbers that the client wants to be the same."""
+    return request.seed is not None and request.temperature != 0
 
 
 def canonical(value: object) -> bytes:

@@ -170,11 +170,24 @@ class Sessions:
             refuse("eta_seconds", "required: how long the tool still runs, 0 if nobody knows.")
         eta_s = number("eta_seconds", body["eta_seconds"], 0, ETA_SECONDS_MAX)
         branch = integer("branch", body.get("branch", -1), -1, BRANCH_MAX)
+        self._check_branch(session, branch)
         runtime = self._parts.runtime
         runtime.check_writable()
         self._pace(session, runtime.now_ns())
         runtime.post(ToolProgress(session, BranchId(branch), round(eta_s * SECOND_NS)))
         await respond_json(exchange, {"id": name, "object": "session", "eta_seconds": eta_s})
+
+    def _check_branch(self, session: SessionId, branch: int) -> None:
+        """Refuse a branch that is not there; the session may have ended since the call began."""
+        shown = self._parts.view.session(session)
+        if shown is None:
+            raise _unknown_session()
+        if branch >= 0 and all(one["branch"] != branch for one in shown["branches"]):
+            raise UnknownSession(
+                f"This session has no branch {branch}; GET the session for those it has.",
+                param="branch",
+                code="branch_not_found",
+            )
 
     def _pace(self, session: SessionId, now_ns: int) -> None:
         """Refuse word of a session that comes too soon after the last: each is a record."""
@@ -194,12 +207,16 @@ class Sessions:
         session = parts.recogniser.find(credential.tenant, name)
         shown = parts.view.session(session)
         if shown is None:
-            raise UnknownSession("No such session: it ended or never existed.")
+            raise _unknown_session()
         return session, shown
 
     def _shown(self, session: SessionId, shown: JsonObject) -> JsonObject:
         """Return a session under the name by which its client knows it."""
         return {"object": "session", **shown, "id": self._parts.recogniser.public_id(session)}
+
+
+def _unknown_session() -> UnknownSession:
+    return UnknownSession("No such session: it ended or never existed.")
 
 
 class Health:

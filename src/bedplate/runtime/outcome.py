@@ -6,10 +6,11 @@ import re
 from dataclasses import replace
 
 from bedplate import errors
+from bedplate.core.limits import NO_ENGINE_RETRY_NS
 from bedplate.core.units import SECOND_NS
 from bedplate.core.view import WHY_TEXT
 from bedplate.engines.base import Finished, JsonObject, Started
-from bedplate.errors import BedplateError
+from bedplate.errors import BedplateError, CapacityError
 
 _STATUS_OF_FINISH = {
     "stop": "stop",
@@ -62,8 +63,10 @@ def error_of(reason: str, detail: str, *, retry_after_ns: int, refused: bool) ->
     cls = _CLASS_OF_CODE.get(reason)
     message = _message(reason, detail)
     retry_after_s = retry_after_ns / SECOND_NS if retry_after_ns > 0 else None
+    if not refused and retry_after_s is None and issubclass(cls or BedplateError, CapacityError):
+        retry_after_s = NO_ENGINE_RETRY_NS / SECOND_NS  # it was let in, and may be again
     if cls is None:
-        base: type[BedplateError] = errors.CapacityError if refused else errors.EngineError
+        base: type[BedplateError] = CapacityError if refused else errors.EngineError
         return base(message, retry_after_s=retry_after_s, code=reason)
     return cls(message, param=_PARAMS.get(reason), retry_after_s=retry_after_s)
 

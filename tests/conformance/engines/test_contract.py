@@ -144,6 +144,46 @@ async def test_a_required_tool_is_called_in_one_shape(case: Case) -> None:
         assert heard.finished.finish_reason == "length"
 
 
+SAMPLING: dict[str, tuple[object, ...]] = {
+    "temperature": (0.0, 0.7, 2.0),
+    "top_p": (0.0, 0.5, 1.0),
+    "presence_penalty": (-2.0, 1.0, 2.0),
+    "frequency_penalty": (-2.0, 1.0, 2.0),
+    "seed": (-(2**63), -1, 7, 2**63 - 1),
+    "stop": (("zzz",), ("a" * 256, "b", "c", "d")),
+    "logit_bias": ({"5": -100.0}, {"5": 100.0, "4294967": 1.0}),
+}
+"""Each sampling field that clients may send, at the ends of its range and between."""
+BEYOND: dict[str, tuple[object, ...]] = {
+    "top_k": (-1, 0, 3, 1 << 20),
+    "min_p": (0.0, 0.5, 1.0),
+    "typical_p": (0.0, 0.5, 1.0),
+    "repeat_penalty": (0.5, 1.3, 100.0),
+    "repeat_last_n": (-1, 0, 16, 1 << 16),
+    "ignore_eos": (True, False),
+}
+"""The same of what an embedded engine takes beyond OpenAI's."""
+
+
+async def test_every_sampling_field_is_taken_over_its_whole_range(case: Case) -> None:
+    able = case.engine.capabilities
+    wishes = [{name: value} for name, values in SAMPLING.items() for value in values]
+    if able.logprobs:
+        wishes += [{"logprobs": True, "top_logprobs": count} for count in (0, 1, 20)]
+    assert able.passes_unknown or able.params <= set(BEYOND), "a new parameter, tried nowhere"
+    for name in sorted(able.params):
+        for value in BEYOND[name]:
+            alone: dict[str, object] = {"extra": {name: value}}
+            wishes += [alone, {**alone, "frequency_penalty": 0.5, "temperature": 1.0}]
+    refused = []
+    for index, wish in enumerate(wishes):
+        turn = await case.turn(case.request(**wish), case.lineage(f"s{index}"), limit_tokens=4)
+        heard = await hear(case.engine, turn)
+        if heard.error is not None:
+            refused.append((wish, heard.error.message))
+    assert refused == []
+
+
 async def test_what_the_engine_cannot_do_is_refused_by_name(case: Case) -> None:
     able = case.engine.capabilities
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}

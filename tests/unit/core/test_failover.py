@@ -7,7 +7,8 @@ from bedplate.core import events as ev
 from bedplate.core.ids import TurnId
 from bedplate.core.limits import DISPATCH_ATTEMPTS_MAX
 from bedplate.core.snapshot import restore, snapshot
-from tests.unit.core.steps import Steps
+from bedplate.core.units import SECOND_NS
+from tests.unit.core.steps import LANE, Steps
 
 
 def world(cards: int) -> Steps:
@@ -78,3 +79,49 @@ def test_a_turn_waits_for_a_busy_card_rather_than_go_back_to_the_broken_one() ->
     core.base = restore(snapshot(core.base))
     core.end("a")
     assert core.one(act.Dispatch).card == "c1"
+
+
+PATIENT = LANE._replace(wait_max_ns=60 * SECOND_NS, refuse_ns=15 * SECOND_NS)
+
+
+def test_a_turn_waits_for_a_lone_card_to_come_back() -> None:
+    core = Steps(lanes=(PATIENT, PATIENT, LANE))
+    core.card()
+    core.arrive("a")
+    core.down()
+    assert not core.said(act.FailTurn)
+    core.timer(14 * SECOND_NS)
+    core.card()
+    assert core.one(act.Dispatch).attempt == 2
+
+
+def test_where_no_card_comes_back_a_turn_ends_after_what_a_new_session_would_wait() -> None:
+    core = Steps(lanes=(PATIENT, PATIENT, LANE))
+    core.card(running_max=1)
+    core.arrive("ran")
+    core.arrive("waits", lane=1)
+    core.arrive("batch", lane=2)
+    core.now += 20 * SECOND_NS  # what it waited while the card was up is not held against it
+    core.tell(ev.TokensEmitted(TurnId("ran"), 1, 0))
+    core.down()
+    core.timer(15 * SECOND_NS - 1)
+    assert not core.said(act.FailTurn)
+    assert not core.said(act.Refuse)
+    core.timer(1)
+    assert [(end.turn, end.reason) for end in core.said(act.FailTurn)] == [("ran", "no_engine")]
+    refused = core.one(act.Refuse)
+    assert (refused.turn, refused.reason) == ("waits", "no_engine")
+    assert 0 < refused.retry_after_ns <= 15 * SECOND_NS
+    core.timer(60 * SECOND_NS)
+    assert core.one(act.Refuse).turn == "batch", "its lane waits as long as it may"
+
+
+def test_a_card_that_comes_and_goes_gives_what_waits_its_time_anew() -> None:
+    core = Steps(lanes=(PATIENT, PATIENT, LANE))
+    core.card()
+    core.arrive("a")
+    for _ in range(2):
+        core.down()
+        core.timer(10 * SECOND_NS)
+        core.card()
+        assert core.one(act.Dispatch)

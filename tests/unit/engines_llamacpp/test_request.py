@@ -147,21 +147,30 @@ def test_free_text_has_no_grammar() -> None:
     assert grammar_for(request(response_format={"type": "text"})) is None
 
 
-def test_required_call_names_every_tool_and_a_named_one_only_itself() -> None:
-    every = grammar_for(request(tools=(TOOL, OTHER), tool_choice="required"))
-    assert every is not None
-    assert "call: call_0 | call_1" in every
-    assert "{0,15}" in every
-    named = grammar_for(
-        request(
-            tools=(TOOL, OTHER),
-            tool_choice={"type": "function", "function": {"name": "look"}},
-            parallel_tool_calls=False,
-        )
-    )
-    assert named is not None
-    assert "call_1" not in named
-    assert named.splitlines()[1] == "start: call"
+NAMED = {"type": "function", "function": {"name": "look"}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "parallel", "several"),
+    [
+        ("required", None, False),
+        ("required", False, False),
+        ("required", True, True),
+        (NAMED, None, False),
+        (NAMED, False, False),
+        (NAMED, True, False),
+    ],
+)
+def test_a_call_that_must_be_is_one_unless_the_client_asks_for_several(
+    choice: str | dict[str, Any], parallel: bool | None, several: bool
+) -> None:
+    asked = request(tools=(TOOL, OTHER), tool_choice=choice, parallel_tool_calls=parallel)
+    grammar = grammar_for(asked)
+    assert grammar is not None
+    start = 'start: call ("\\n" call){0,15}' if several else "start: call"
+    assert grammar.splitlines()[1] == start
+    assert ("call: call_0 | call_1" in grammar) == (choice == "required")
+    assert ("call_1" in grammar) == (choice == "required")
 
 
 def test_response_format_beside_tools_leaves_the_choice() -> None:
@@ -206,7 +215,21 @@ def test_sampling_is_passed_on() -> None:
     assert sent["stop"] == ["END", "<|im_end|>"]
     assert sent["n_probs"] == 1
     assert sent["logit_bias"] == [[5, -100.0]]
-    assert sent["repeat_last_n"] == -1
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"frequency_penalty": 0.5}, 5 + 30),
+        ({"presence_penalty": -1.0}, 5 + 30),
+        ({"frequency_penalty": 0.5, "extra": {"repeat_last_n": 64}}, 64),
+        ({"extra": {"repeat_penalty": 1.1, "repeat_last_n": -1}}, 5 + 30),
+        ({"frequency_penalty": 0.0}, None),
+    ],
+)
+def test_penalties_are_for_the_whole_sequence(fields: dict[str, Any], expected: int | None) -> None:
+    """The server takes a length only; five tokens are there and thirty may come."""
+    assert body(request(**fields)).get("repeat_last_n") == expected
 
 
 def test_calls_are_read_unless_they_are_ruled_out() -> None:
@@ -220,3 +243,7 @@ def test_only_plain_text_may_go_on_elsewhere() -> None:
     assert not is_resumable(request(), "grammar")
     assert not is_resumable(request(tools=(TOOL,)), None)
     assert not is_resumable(request(logprobs=True), None)
+    assert not is_resumable(request(seed=7), None)
+    assert not is_resumable(request(seed=0, temperature=0.7), None)
+    assert is_resumable(request(seed=7, temperature=0.0), None)
+    assert is_resumable(request(temperature=0.7, presence_penalty=1.0), None)

@@ -95,6 +95,8 @@ def test_salts_differ_by_tenant_and_by_secret_and_do_not_tell_the_tenant() -> No
         (request(tools=({"type": "function"},)), False),
         (request(n=2), False),
         (request(logprobs=True), False),
+        (request(seed=7), False),
+        (request(seed=7, temperature=0.0), True),
     ],
 )
 def test_only_plain_text_is_resumed(asked: ChatRequest, *, can: bool) -> None:

@@ -147,6 +147,14 @@ def test_codes_of_the_core_become_errors(
     assert ": why" in error.message
 
 
+@pytest.mark.parametrize("reason", ["no_engine", "lane_full", "retry_budget_spent", "draining"])
+def test_a_turn_that_fails_for_want_of_room_says_when_to_come_back(reason: str) -> None:
+    assert error_of(reason, "", retry_after_ns=0, refused=False).retry_after_s == 5.0
+    assert error_of(reason, "", retry_after_ns=10**9, refused=False).retry_after_s == 1.0
+    assert error_of("engine_error", "", retry_after_ns=0, refused=False).retry_after_s is None
+    assert error_of(reason, "", retry_after_ns=0, refused=True).retry_after_s is None
+
+
 def test_a_prompt_too_long_names_field_and_remedy() -> None:
     error = error_of("context_length_exceeded", "it has 9", retry_after_ns=0, refused=True)
     assert error.param == "messages"

@@ -51,7 +51,11 @@ def must_call(request: ChatRequest) -> bool:
 
 
 def _calls(request: ChatRequest, rule: str, param: str) -> list[str]:
-    """Return the rules of one or more calls in Hermes form."""
+    """Return the rules of one call in Hermes form, or of several where the client asks for that.
+
+    A small model that may call again does so up to its limit. A named function is called once, as
+    OpenAI does it.
+    """
     tools = _choosable(request)
     functions = [tool["function"] for tool in tools]
     check_schemas((one.get(key) for one in functions for key in ("name", "parameters")), param)
@@ -65,7 +69,8 @@ def _calls(request: ChatRequest, rule: str, param: str) -> list[str]:
         if not isinstance(schema, dict):
             raise InvalidRequest("the parameters of a function are a JSON schema", param=param)
         rules.append(f"{name}: {_text(head)} %json {_json(schema)} {_text(tail)}")
-    more = f' ("\\n" call){{0,{CALLS_MAX - 1}}}' if request.parallel_tool_calls else ""
+    several = request.parallel_tool_calls and not isinstance(request.tool_choice, dict)
+    more = f' ("\\n" call){{0,{CALLS_MAX - 1}}}' if several else ""
     return [f"{rule}: call{more}", *rules]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from bedplate.engines.base import ChatRequest, JsonObject, TurnRun
+from bedplate.engines.base import ChatRequest, JsonObject, TurnRun, draws_by_seed
 from bedplate.engines.llamacpp.answer import FINAL_FIELDS
 from bedplate.engines.llamacpp.bounds import DATA_DEPTH_MAX, too_deep
 from bedplate.engines.llamacpp.grammar import must_call
@@ -20,7 +20,8 @@ _RANGES: dict[str, tuple[type[int | float], float, float]] = {
     "repeat_penalty": (float, 0, 100),
     "repeat_last_n": (int, -1, 1 << 16),
 }
-"""Kind, least and largest value; the server keeps as many tokens as `repeat_last_n` says."""
+"""Kind, least and largest value. `repeat_last_n` -1 is the whole sequence: the server takes no such
+value, so it gets the length."""
 PARAMS = frozenset({*_RANGES, "ignore_eos"})
 """Parameters beyond OpenAI's that the server takes as they are."""
 LOGIT_BIAS_MAX = 1_024
@@ -87,8 +88,13 @@ def reads_calls(request: ChatRequest) -> bool:
 
 
 def is_resumable(request: ChatRequest, grammar: str | None) -> bool:
-    """Tell whether an answer cut by a lost card may go on elsewhere: plain text only."""
-    return grammar is None and not reads_calls(request) and not request.logprobs
+    """Tell whether an answer that is cut may go on later or elsewhere: plain text only.
+
+    Penalties go on exactly, for what was delivered counts as what was sampled. Random numbers do
+    not: they begin anew, so a seeded answer would not be the one that its seed gives.
+    """
+    plain = grammar is None and not reads_calls(request) and not request.logprobs
+    return plain and not draws_by_seed(request)
 
 
 def completion_body(turn: TurnRun, payload: PromptIds, stops: tuple[str, ...]) -> JsonObject:
@@ -108,8 +114,9 @@ def completion_body(turn: TurnRun, payload: PromptIds, stops: tuple[str, ...]) -
         value = getattr(request, name)
         if value is not None:
             body[name] = value
+    whole = len(body["prompt"]) + body["n_predict"]
     if request.presence_penalty or request.frequency_penalty:
-        body["repeat_last_n"] = -1
+        body["repeat_last_n"] = whole
     if request.seed is not None:
         body["seed"] = request.seed % _SEEDS
     if request.stop or stops:
@@ -121,6 +128,8 @@ def completion_body(turn: TurnRun, payload: PromptIds, stops: tuple[str, ...]) -
     if request.logit_bias:
         body["logit_bias"] = _logit_bias(request)
     body.update(request.extra)
+    if body.get("repeat_last_n") == -1:
+        body["repeat_last_n"] = whole
     return body
 
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from bedplate.core.ids import TenantId
-from bedplate.engines.base import Capabilities, ChatRequest, JsonObject, TurnRun
+from bedplate.engines.base import Capabilities, ChatRequest, JsonObject, TurnRun, draws_by_seed
 from bedplate.engines.openai.servers import RESERVED_PARAMS, ServerKind, priority_of
 from bedplate.errors import InvalidRequest
 
@@ -52,6 +52,7 @@ def resumable(request: ChatRequest, capabilities: Capabilities) -> bool:
         and request.n == 1
         and not request.tools
         and not request.logprobs
+        and not draws_by_seed(request)
         and not _constrains(request.response_format)
     )
 
@@ -77,8 +78,8 @@ def chat_body(turn: TurnRun, model: str) -> JsonObject:
         body["tools"] = list(request.tools)
         if request.tool_choice != "auto":
             body["tool_choice"] = request.tool_choice
-        if not request.parallel_tool_calls:
-            body["parallel_tool_calls"] = False
+        if request.parallel_tool_calls is not None:
+            body["parallel_tool_calls"] = request.parallel_tool_calls
     if request.n > 1:
         body["n"] = request.n
     if request.stop:

@@ -121,7 +121,7 @@ def read_chat(body: JsonObject, model: ModelId, can: Capabilities) -> ChatCall:
         parallel_tool_calls=(
             boolean("parallel_tool_calls", body["parallel_tool_calls"])
             if "parallel_tool_calls" in body
-            else True
+            else None
         ),
         response_format=form,
         limit_tokens=_limit(body),
