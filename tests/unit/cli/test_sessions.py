@@ -7,8 +7,8 @@ import pytest
 from bedplate.cli.sessions import (
     _card_state,
     _chosen,
-    _place,
     _money,
+    _place,
     _print_cards,
     _print_session,
     _print_sessions,
@@ -134,7 +134,19 @@ def test_the_money_of_a_tenant_is_shown_with_its_currency(
     _print_cards(state)
     title, _, row = capsys.readouterr().out.splitlines()[-4:-1]
     assert "spent today, EUR" in title
-    assert row.split() == "poor 4 0 480 0.002573 of 0.003000 (85 %) 0.002573 0.000007".split()
+    assert row.split() == [
+        "poor",
+        "4",
+        "0",
+        "480",
+        "0.002573",
+        "of",
+        "0.003000",
+        "(85",
+        "%)",
+        "0.002573",
+        "0.000007",
+    ]
 
 
 def test_the_budgets_of_a_session_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
