@@ -194,7 +194,10 @@ class Sessions:
         session = parts.recogniser.find(credential.tenant, name)
         shown = parts.view.session(session)
         if shown is None:
-            raise UnknownSession("No such session: it ended or never existed.")
+            raise UnknownSession(
+                f"No session {name!r}: it ended or never existed. "
+                "GET /v1/sessions lists the tenant's that live."
+            )
         return session, shown
 
     def _shown(self, session: SessionId, shown: JsonObject) -> JsonObject:

@@ -93,7 +93,7 @@ async def test_a_core_of_another_version_learns_from_the_rows_what_was_spent(
         await new.start()
     assert view.sessions(new.base) == []
     assert enforced(new) == billed(new)
-    with pytest.raises(BudgetExceeded, match="money of the day of tenant acme, .*: spent"):
+    with pytest.raises(BudgetExceeded, match=r"money of the day of tenant acme, .*: spent"):
         await read_all(new.submit(call("t1", session="s")))
     await new.stop()
 
