@@ -73,7 +73,9 @@ class Failures(Check):
                 lost = isinstance(event, ev.CardDown | ev.CardUp)
                 so = (lost and action.reason == "engine_lost") or self._true(action.reason, turn)
                 self.need(so, f"{action}: not so, {turn}")
-                if action.reason in ("engine_lost", "lane_full", "no_engine") and self._waited_out(turn):
+                if action.reason in ("engine_lost", "lane_full", "no_engine") and self._waited_out(
+                    turn
+                ):
                     continue
                 if action.reason == "retry_budget_spent":
                     continue

@@ -12,7 +12,15 @@ import typer
 
 from bedplate.cli.audit import DataOption, journal_folder
 from bedplate.cli.options import ConfigOption, JsonOption
-from bedplate.cli.output import counted, print_json, print_notice, print_table, print_text, progress
+from bedplate.cli.output import (
+    amount,
+    counted,
+    print_json,
+    print_notice,
+    print_table,
+    print_text,
+    progress,
+)
 from bedplate.config import load
 from bedplate.errors import InvalidRequest
 from bedplate.journal import Reader, Record
@@ -25,7 +33,6 @@ app = typer.Typer()
 UNEXPLAINED = 1
 """Exit status when rows, events and counters do not agree."""
 NAMES_SHOWN = 5
-_MICRO = 1_000_000
 _SECOND_NS = 1_000_000_000
 
 
@@ -154,11 +161,6 @@ def _cells(line: Line) -> list[object]:
         amount(line.cost.total),
         line.currency,
     ]
-
-
-def amount(micro: int) -> str:
-    """Return micro-currency as a decimal number, all six digits."""
-    return f"{micro // _MICRO}.{micro % _MICRO:06d}"
 
 
 def _print_check(report: Report) -> None:

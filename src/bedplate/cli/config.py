@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,15 +9,14 @@ import orjson
 import typer
 
 from bedplate.cli.options import ConfigOption, DataDirOption, JsonOption
-from bedplate.cli.output import counted, print_json, print_text
+from bedplate.cli.output import counted, print_json, print_notice, print_text
+from bedplate.cli.preflight import preflight
 from bedplate.config import Config, load
-from bedplate.config.engines import PACKAGE_PREFIX
-from bedplate.config.load import NO_FILE, config_file, is_set
+from bedplate.config.load import is_set
 from bedplate.config.tree import LlamacppEngine, OpenaiEngine
 from bedplate.errors import ConfigError
 
 MASK = "********"
-GGUF_MAGIC = b"GGUF"
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -30,15 +28,16 @@ FileArgument = Annotated[
 
 @app.command()
 def check(
-    file: FileArgument = None, *, config: ConfigOption = None, json: JsonOption = False
+    file: FileArgument = None,
+    *,
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    json: JsonOption = False,
 ) -> None:
-    """Load the configuration, and see that the files it names are there."""
-    path = config_file(_one(file, config))
-    loaded = load(path)
-    faults = _faults(loaded)
-    if faults:
-        source = NO_FILE if path is None else path
-        raise ConfigError("\n".join(f"{source}: {fault}" for fault in faults))
+    """Load the configuration, and see that `serve` would take it: its files, its tenants' keys."""
+    path = _one(file, config)
+    loaded = load(path, overrides={"service.data_dir": data_dir})
+    preflight(loaded, path)
     cards = sum(e.cards if isinstance(e, LlamacppEngine) else 1 for e in loaded.engines)
     if json:
         print_json(
@@ -58,6 +57,8 @@ def check(
         f"{counted(len(loaded.tenants), 'tenant')} with limits of "
         f"{'its' if len(loaded.tenants) == 1 else 'their'} own"
     )
+    if loaded.tenants and not loaded.keys_path.is_file():
+        print_notice(f"Note: no keys at {loaded.keys_path} yet, so no tenant was looked for there.")
 
 
 @app.command()
@@ -122,46 +123,3 @@ def _titled(title: str, lines: list[str]) -> list[str]:
     if not lines or lines[0] == "":  # nothing of its own: the titles inside say all
         return lines
     return ["", title, *lines]
-
-
-def _faults(config: Config) -> list[str]:
-    """Return one line for each file or package that is named and not there, or no model file."""
-    lines = []
-    authorities = [
-        (f"engine[{index}].tls_ca", engine.tls_ca)
-        for index, engine in enumerate(config.engines)
-        if isinstance(engine, OpenaiEngine)
-    ]
-    for key, path in (
-        ("service.tls_cert", config.service.tls_cert),
-        ("service.tls_key", config.service.tls_key),
-        *authorities,
-    ):
-        if path is not None and not path.is_file():
-            lines.append(f"{key}: there is no file {path}")
-    for index, engine in enumerate(config.engines):
-        if not isinstance(engine, LlamacppEngine):
-            continue
-        package = engine.path.removeprefix(PACKAGE_PREFIX)
-        if package == engine.path:
-            fault = _model_fault(Path(engine.path))
-            if fault:
-                lines.append(f"engine[{index}].path: {fault}")
-            continue
-        try:
-            distribution(package)
-        except PackageNotFoundError:
-            lines.append(f"engine[{index}].path: the package {package} is not installed")
-    return lines
-
-
-def _model_fault(path: Path) -> str:
-    """Return what is wrong with a model file by its first bytes, empty for a GGUF file."""
-    if not path.is_file():
-        return f"there is no file {path}"
-    try:
-        with path.open("rb") as file:
-            magic = file.read(len(GGUF_MAGIC))
-    except OSError as error:
-        return f"{path} cannot be read: {error.strerror}"
-    return "" if magic == GGUF_MAGIC else f"{path} is no GGUF file"

@@ -22,7 +22,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from bedplate.cli.logs import set_up_logs
+from bedplate.cli.logs import set_up_logs, told_in
 from bedplate.cli.output import print_json, print_notice, print_table, print_text, program, progress
 from bedplate.cli.serving import Stack, base_url, running
 from bedplate.config import Config, load
@@ -357,9 +357,8 @@ def _print(outcome: Outcome, folder: Path) -> None:
     same = "the same digest" if outcome.digest_live == outcome.digest_replay else "ANOTHER DIGEST"
     print_text(f"replay              {outcome.replayed_events} events decided again: {same}")
     print_text(f"time                {outcome.wall_seconds:.0f} s")
-    log = folder / LOG_FILE
-    if log.is_file() and log.stat().st_size:
-        print_text(f"log                 warnings and errors of the run are in {log}")
+    if words := told_in(folder / LOG_FILE):
+        print_text(f"log                 {words}")
     print_text("")
     print_text("What next:")
     config = folder / CONFIG_FILE

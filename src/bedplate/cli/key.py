@@ -35,7 +35,7 @@ class LaneName(StrEnum):
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY_ID", help="As `bedplate key list` shows.")]
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_DURATION = re.compile(r"([1-9]\d{0,8})([smhd])", re.ASCII)
+_DURATION = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
 
 
 @app.command()
@@ -54,7 +54,8 @@ def add(
         str | None, typer.Option(help="Lifetime, such as 12h or 90d. Default: no end.")
     ] = None,
     admin: Annotated[
-        bool, typer.Option("--admin", help="It may look into all tenants, and drain cards.")
+        bool,
+        typer.Option("--admin", help="It sees all tenants, drains cards, adds and removes slices."),
     ] = False,
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
@@ -119,7 +120,7 @@ def rotate(
     json: JsonOption = False,
 ) -> None:
     """Give a key a new secret and print it, this once only."""
-    grace_ns = 0 if grace == "0" else duration_ns(grace)
+    grace_ns = duration_ns(grace, zero=True)
     with _store(_loaded(config, data_dir)) as store:
         new = store.rotate(key, now_ns=time.time_ns(), grace_ns=grace_ns)
     _print_secret(new, as_json=json)
@@ -129,14 +130,16 @@ def rotate(
 def expire(
     key: KeyArgument,
     *,
-    after: Annotated[str, typer.Option("--in", help="Time from now, such as 12h; or never.")],
+    after: Annotated[
+        str, typer.Option("--in", help="Time from now, such as 12h; 0 for now, or never.")
+    ],
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
     json: JsonOption = False,
 ) -> None:
     """Set when a key ends."""
     now_ns = time.time_ns()
-    at_ns = 0 if after == "never" else now_ns + duration_ns(after)
+    at_ns = 0 if after == "never" else now_ns + duration_ns(after, zero=True)
     with _store(_loaded(config, data_dir)) as store:
         states = {info.credential.key_id: info.state(now_ns) for info in store.list()}
         store.expire(key, at_ns=at_ns)
@@ -146,14 +149,14 @@ def expire(
     _print_done(key, done, as_json=json)
 
 
-def duration_ns(text: str) -> int:
-    """Return the nanoseconds of a text such as 30s, 15m, 12h or 90d.
+def duration_ns(text: str, *, zero: bool = False) -> int:
+    """Return the nanoseconds of a text such as 30s, 15m, 12h or 90d; of 0 or 0s where it may be.
 
     Raises:
-        ConfigError: The text is no duration.
+        ConfigError: The text is no duration, or none at all where that makes no sense.
     """
-    match = _DURATION.fullmatch(text)
-    if match is None:
+    match = _DURATION.fullmatch("0s" if text == "0" else text)
+    if match is None or (int(match[1]) == 0 and not zero):
         raise ConfigError(f"{text!r} is no duration; write for example 30s, 15m, 12h or 90d")
     return int(match[1]) * _UNITS_S[match[2]] * SECOND_NS
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import orjson
 
 from bedplate.cli.log_bound import BoundedHandler
+from bedplate.cli.output import counted
 from bedplate.config.tree import LogConfig
 
 MESSAGE_CHARS_MAX = 16_384
@@ -70,3 +71,14 @@ def _cut(text: str) -> str:
     if len(text) <= MESSAGE_CHARS_MAX:
         return text
     return f"{text[:MESSAGE_CHARS_MAX]}... ({len(text)} characters)"
+
+
+def told_in(file: Path) -> str:
+    """Say how many errors and lines a log for people holds; "" where nothing was written."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    errors = sum(line.split(maxsplit=3)[2:3] == ["ERROR"] for line in lines)
+    return (
+        f"{counted(errors, 'error')} in the {counted(len(lines), 'line')} of {file}"
+        if lines
+        else ""
+    )

@@ -113,6 +113,11 @@ def print_table(
     console.print(table, crop=False)
 
 
+def amount(micro: int) -> str:
+    """Return micro-currency as currency units, exactly: all six digits of a millionth."""
+    return f"{micro // 1_000_000}.{micro % 1_000_000:06d}"
+
+
 def digits(value: float) -> str:
     """Return a number with three digits that count, at most five of them behind the point.
 

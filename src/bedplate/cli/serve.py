@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import ExitStack
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
@@ -21,10 +20,11 @@ from bedplate.cli import operator
 from bedplate.cli.logs import set_up_logs
 from bedplate.cli.options import ConfigOption, JsonOption
 from bedplate.cli.output import counted, print_json, print_notice, print_text, program, progress
+from bedplate.cli.preflight import preflight
 from bedplate.cli.serving import Stack, base_url, running
 from bedplate.config import Config, load
 from bedplate.engines.llamacpp.engine import LlamaCppEngine
-from bedplate.errors import BedplateError, ConfigError
+from bedplate.errors import BedplateError
 from bedplate.gateway.keys import KeyStore
 from bedplate.gateway.server import serve as serve_until_signal
 
@@ -53,32 +53,10 @@ def serve(
         "service.tls_key": tls_key,
     }
     loaded = load(config, overrides=overrides)
+    preflight(loaded, config)
     set_up_logs(loaded.log)
-    loaded.service.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with KeyStore(loaded.keys_path) as keys:
-        check_tenants(loaded, keys)
     uvloop.run(_serve(loaded, as_json=json))
     print_notice("stopped")
-
-
-def check_tenants(config: Config, keys: KeyStore) -> None:
-    """Refuse limits that bind nobody: a misspelt name leaves the tenant that was meant unlimited.
-
-    Before the first key is made every section may be meant for later.
-
-    Raises:
-        ConfigError: a tenant has a section, and no key names it; the message names the nearest.
-    """
-    infos = (info for info in keys.list() if info.label != operator.OPERATOR)
-    named = sorted({info.credential.tenant for info in infos})
-    for index, tenant in enumerate(config.tenants if named else ()):
-        if tenant.id not in named:
-            nearest = get_close_matches(tenant.id, named, n=1, cutoff=0.0)[0]
-            raise ConfigError(
-                f'tenant[{index}].id: no key names "{tenant.id}", so its limits bind nobody; the '
-                f'nearest tenant with a key is "{nearest}". Make one with `{program()} key add '
-                f"--tenant {tenant.id}`, or take the section out"
-            )
 
 
 def first_key(keys: KeyStore) -> str | None:

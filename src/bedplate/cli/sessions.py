@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
 
 from bedplate.cli import operator
+from bedplate.cli.key import when
 from bedplate.cli.options import ConfigOption, DataDirOption, JsonOption
-from bedplate.cli.output import print_json, print_notice, print_table, print_text
+from bedplate.cli.output import amount, print_json, print_notice, print_table, print_text
 from bedplate.config import load
 from bedplate.core.units import SECOND_NS
 from bedplate.errors import InvalidRequest
@@ -56,7 +57,12 @@ def sessions(
         return
     if session is None:
         _print_cards(state)
-    _print_sessions(shown, state["now_ns"])
+    for one in shown if session is not None else ():
+        _print_session(one, state["currency"])
+    if shown:
+        _print_sessions(shown, state["now_ns"], state["currency"])
+    else:
+        print_text("no such session is open" if state["sessions"] else "no session is open")
 
 
 def never_up(state: dict[str, Any], cards: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -113,13 +119,14 @@ def _print_cards(state: dict[str, Any]) -> None:
             _kv(one),
             _money(one["day_micro"], one["day_micro_max"]),
             _money(one["month_micro"], one["month_micro_max"]),
-            _money(one["reserved_micro"], 0),
+            amount(one["reserved_micro"]),
         )
         for one in state["tenants"]
     ]
     if tenants:
         held = ("tenant", "sessions", "turns", "KV tokens")
-        print_table((*held, "spent today", "this month", "reserved"), tenants)
+        money = (f"spent today, {state['currency']}", "this month", "reserved")
+        print_table((*held, *money), tenants, numbers=money)
     pool = state["pool"]
     if pool["total_bytes"]:
         used, total = pool["used_bytes"] >> 20, pool["total_bytes"] >> 20
@@ -134,9 +141,21 @@ def _kv(tenant: dict[str, Any]) -> str:
 
 
 def _money(micro: int, limit_micro: int) -> str:
-    """Say how much was spent, and of how much, in currency units."""
-    spent = f"{micro / 1_000_000:,.2f}"
-    return f"{spent} of {limit_micro / 1_000_000:,.2f}" if limit_micro else spent
+    """Say how much was spent, in the digits of a bill, and of how much."""
+    return f"{amount(micro)}{_share(micro, limit_micro, amount)}"
+
+
+def _tokens(tokens: int, limit_tokens: int) -> str:
+    """Say how many tokens were used, and of how many."""
+    return f"{tokens:,}{_share(tokens, limit_tokens, '{:,}'.format)}"
+
+
+def _share(spent: int, limit: int, words: Callable[[int], str]) -> str:
+    """Say of which limit something was spent, and how much of it that is; "" without a limit."""
+    if not limit:
+        return ""
+    used = "all spent" if spent >= limit else f"{spent * 100 // limit} %"
+    return f" of {words(limit)} ({used})"
 
 
 def _card_state(card: dict[str, Any]) -> str:
@@ -149,7 +168,27 @@ def _card_state(card: dict[str, Any]) -> str:
     return "draining" if card["running"] or card["slots_held"] else "out"
 
 
-def _print_sessions(shown: list[dict[str, Any]], now_ns: int) -> None:
+def _print_session(one: dict[str, Any], currency: str) -> None:
+    """Print what concerns a session as a whole; its branches are in the table."""
+    tokens = _tokens(one["spent_tokens"], one["session_total_tokens_max"])
+    spent = _money(one["spent_micro"], one["session_micro_max"])
+    expires = "not while a turn is open" if one["open_turns"] else when(one["expires_ns"])
+    rows = (
+        ("session", one["id"]),
+        ("name", one["name"]),
+        ("began", when(one["created_ns"])),
+        ("expires", expires),
+        ("admitted", "yes" if one["admitted"] else "no"),
+        ("tokens", f"{tokens}, reserved {one['reserved_tokens']:,}"),
+        ("spent", f"{spent} {currency}, reserved {amount(one['reserved_micro'])}"),
+    )
+    for label, value in rows:
+        print_text(f"{label:<9} {value}")
+    print_text("")
+
+
+def _print_sessions(shown: list[dict[str, Any]], now_ns: int, currency: str) -> None:
+    """Print a line for each branch, and what each session used in the line of its first."""
     rows = [
         (
             one["id"],
@@ -161,19 +200,18 @@ def _print_sessions(shown: list[dict[str, Any]], now_ns: int) -> None:
             _turn(branch, now_ns),
             _place(branch),
             (now_ns - one["created_ns"]) // SECOND_NS,
+            _tokens(one["spent_tokens"], one["session_total_tokens_max"]) if not nth else "",
+            _money(one["spent_micro"], one["session_micro_max"]) if not nth else "",
             _why(branch),
         )
         for one in shown
-        for branch in one["branches"]
+        for nth, branch in enumerate(one["branches"])
     ]
     columns = (
         *("session", "name", "tenant", "lane", "model"),
-        *("branch", "turn", "KV", "age s", "why it waits"),
+        *("branch", "turn", "KV", "age s", "tokens", f"spent, {currency}", "why it waits"),
     )
-    if rows:
-        print_table(columns, rows)
-    else:
-        print_text("no such session is open")
+    print_table(columns, rows)
 
 
 def _turn(branch: dict[str, Any], now_ns: int) -> str:

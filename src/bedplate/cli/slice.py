@@ -34,8 +34,12 @@ def add(
     begins: Annotated[
         str | None, typer.Option("--from", help="Its beginning, alike. Default: now.")
     ] = None,
-    cards: Annotated[int, typer.Option(min=0, help="Cards that take its turns alone.")] = 0,
-    kv_tokens: Annotated[int, typer.Option(min=0, help="KV kept for it, in tokens.")] = 0,
+    cards: Annotated[
+        int | None, typer.Option(min=1, help="Cards that take its turns alone.")
+    ] = None,
+    kv_tokens: Annotated[
+        int | None, typer.Option(min=1, help="KV kept for it, in tokens, in place of --cards.")
+    ] = None,
     lane: Annotated[
         LaneName | None, typer.Option(help="The lane that its cards take. Default: all.")
     ] = None,
@@ -44,17 +48,28 @@ def add(
     json: JsonOption = False,
 ) -> None:
     """Ask for cards, or for KV on all cards, of a model; others leave them without being cut."""
+    if (cards is None) == (kv_tokens is None):
+        raise ConfigError("give either --cards or --kv-tokens: whole cards, or KV on all of them")
+    if lane is not None and cards is None:
+        raise ConfigError("--lane goes with --cards only: KV is kept for all lanes of the tenant")
     now_ns = time.time_ns()
+    until_ns = time_ns(until, now_ns)
+    from_ns = now_ns if begins is None else time_ns(begins, now_ns)
+    if until_ns <= max(from_ns, now_ns):
+        raise ConfigError(
+            f"--until {until} is {when(until_ns)}; it must be after now"
+            + ("" if begins is None else f", and after --from {begins}, {when(from_ns)}")
+        )
     body: dict[str, Any] = {
         "id": name,
         "tenant": tenant,
         "model": model,
-        "cards": cards,
-        "kv_tokens": kv_tokens,
-        "until_ns": time_ns(until, now_ns),
+        "cards": cards or 0,
+        "kv_tokens": kv_tokens or 0,
+        "until_ns": until_ns,
     }
     if begins is not None:
-        body["from_ns"] = time_ns(begins, now_ns)
+        body["from_ns"] = from_ns
     if lane is not None:
         body["lane"] = str(lane)
     answer = operator.call(_service(config, data_dir), "POST", SLICES, body)
@@ -103,7 +118,7 @@ def time_ns(text: str, now_ns: int) -> int:
     Raises:
         ConfigError: it is neither, or a time without its zone.
     """
-    if not text[-1:].isdigit() and "T" not in text:
+    if text[:1].isdigit() and text[-1:].isalpha() and "T" not in text:
         return now_ns + duration_ns(text)
     try:
         found = datetime.fromisoformat(text)
@@ -122,7 +137,8 @@ def _service(config: Path | None, data_dir: Path | None) -> operator.Operator:
 
 
 def _row(part: dict[str, Any]) -> tuple[object, ...]:
-    cards = f"{part['cards']}: {', '.join(part['cards_held'])}" if part["cards"] else ""
+    held = ", ".join(part["cards_held"])
+    cards = (f"{part['cards']}: {held}" if held else part["cards"]) if part["cards"] else ""
     kv_tokens = f"{part['kv_tokens']:,}" if part["kv_tokens"] else ""
     place = (part["id"], part["tenant"], part["model"], cards, kv_tokens, part["lane"] or "")
     return (*place, when(part["from_ns"]), when(part["until_ns"]))

@@ -121,20 +121,22 @@ class TenantConfig(Section):
 
 
 def check_limits(limits: Iterable[TenantPolicy]) -> None:
-    """Compare each tenant's reserves with what it lends and may hold.
+    """Compare each tenant's limits with one another; the tenant "" is `[defaults]`.
 
     Raises:
         ValueError: one is above the other; the message names both.
     """
     for one in limits:
+        whose = f'tenant "{one.tenant}"' if one.tenant else "defaults"
         for key, value, most_key, most in (
+            ("day_micro_max", one.day_micro_max, "month_micro_max", one.month_micro_max),
             ("reserve_tokens", one.reserve_tokens, "card_tokens_max", one.card_tokens_max),
             ("pool_reserve_bytes", one.pool_reserve_bytes, "pool_bytes_max", one.pool_bytes_max),
         ):
             if most and value > most:
-                raise ValueError(f'tenant "{one.tenant}": {key} {value} is above {most_key} {most}')
+                raise ValueError(f"{whose}: {key} {value} is above {most_key} {most}")
         if one.lend_tokens > one.reserve_tokens:
             raise ValueError(
-                f'tenant "{one.tenant}": lend_tokens {one.lend_tokens} is above reserve_tokens '
+                f"{whose}: lend_tokens {one.lend_tokens} is above reserve_tokens "
                 f"{one.reserve_tokens}"
             )

@@ -300,7 +300,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _reserves_fit(self) -> Self:
         limits = [tenant.policy(self.defaults) for tenant in self.tenants]
-        check_limits(limits)
+        check_limits([self.defaults.policy(""), *limits])
         reserved = sum(one.reserve_tokens for one in limits)
         for engine in self.engines:
             room = engine.kv_tokens * len(engine.card_names)

@@ -24,7 +24,7 @@ from bedplate.core.events import CalendarDay, LedgerRead
 from bedplate.core.ids import CardId
 from bedplate.core.state import State
 from bedplate.core.states import Session, Tenant, Turn
-from bedplate.core.units import SECOND_NS
+from bedplate.core.units import MINUTE_NS, SECOND_NS
 
 SETTLE_NS = SECOND_NS
 """When to ask again where open turns hold what the call needs."""
@@ -86,8 +86,19 @@ def refusal(
                 wait_ns = SETTLE_NS
             else:
                 wait_ns = max(SETTLE_NS, end_ns - state.now_ns)
-            return Over("budget_exceeded", f"money of the {name}: {over}", wait_ns)
+            window = f"money of the {name} of tenant {payer.id}"
+            if end_ns > state.now_ns:
+                left = _span(end_ns - state.now_ns)
+                window = f"{window}, which ends in {left} ({policy.zone})"
+            return Over("budget_exceeded", f"{window}: {over}", wait_ns)
     return None
+
+
+def _span(span_ns: int) -> str:
+    """Return a time in the two units that tell most of it: 3 d 4 h, or 4 h 31 min."""
+    minutes = -(-span_ns // MINUTE_NS)
+    days, rest = minutes // 1_440, minutes % 1_440
+    return f"{days} d {rest // 60} h" if days else f"{rest // 60} h {rest % 60} min"
 
 
 def _over(state: State, budget: tuple[int, int, int], asked: int) -> str:

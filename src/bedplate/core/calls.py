@@ -42,7 +42,7 @@ def _refusal(state: State, event: CallArrived, payer: Tenant) -> tuple[str, str,
         return ("journal_error", "the journal cannot be written", 5 * SECOND_NS)
     over = tenant.refusal(payer, state.now_ns)
     if over is not None:
-        return ("quota_exceeded", f"the limit of {over[0]} is reached", over[1])
+        return ("quota_exceeded", f"{over[0]} of tenant {payer.id}", over[1])
     return budget.refusal(state, payer, None, event.tokens, 0)
 
 

@@ -81,16 +81,20 @@ def refusal(state: State, part: Slice) -> str:
     ]
     taken = sum(other.cards for other in others)
     if part.cards > len(cards) - taken:
-        return f"{part.cards} cards of {part.model} asked for, {len(cards) - taken} are free then"
+        free = max(0, len(cards) - taken)
+        return f"cards of {part.model} asked for: {part.cards}, free then: {free}"
     sizes = sorted(card.total_blocks * group.block_tokens for card in cards)
     room = sum(sizes[: len(cards) - taken - part.cards])
     kept = sum(other.kv_tokens for other in others)
     kept += sum(policy.reserve_tokens for policy in state.policy.tenants)
     if kept + part.kv_tokens > room:
-        free = max(0, room - kept)
-        asked = f"{part.kv_tokens} tokens of KV" if part.kv_tokens else f"{part.cards} cards"
+        if part.cards:
+            return (
+                f"cards of {part.model} asked for: {part.cards}; those that are left would hold "
+                f"{room} tokens of KV, the reserves of tenants and other slices are {kept}"
+            )
         return (
-            f"{asked} of {part.model} asked for; beside the reserves of tenants and other slices "
-            f"{free} tokens of KV are free then"
+            f"KV of {part.model} asked for: {part.kv_tokens} tokens; beside the reserves of "
+            f"tenants and other slices {max(0, room - kept)} tokens are free then"
         )
     return ""

@@ -31,7 +31,7 @@ from bedplate.core.events import (
 from bedplate.core.group import Group
 from bedplate.core.ids import TurnId
 from bedplate.core.leaving import must_go, vacate
-from bedplate.core.limits import BRANCH_QUEUE_MAX, BRANCHES_MAX, NO_ENGINE_RETRY_NS
+from bedplate.core.limits import BRANCH_QUEUE_MAX, BRANCHES_MAX, LANE_NAMES, NO_ENGINE_RETRY_NS
 from bedplate.core.placement import untried
 from bedplate.core.retention import hold, store_slot, writes_through
 from bedplate.core.state import State
@@ -148,12 +148,22 @@ def _refusal(
             return ("lane_full", f"{BRANCH_QUEUE_MAX} turns wait on this branch", SECOND_NS)
     lane = state.policy.lanes[event.lane]
     if payer.waiting[event.lane] >= lane.queue_max:
-        return ("lane_full", f"{lane.queue_max} turns of this tenant wait", lane.wait_max_ns // 4)
+        return ("lane_full", _full(payer, event.lane, lane.queue_max), lane.wait_max_ns // 4)
     over = tenant.refusal(payer, state.now_ns)
     if over is not None:
-        return ("quota_exceeded", f"the limit of {over[0]} is reached", over[1])
+        return ("quota_exceeded", f"{over[0]} of tenant {payer.id}", over[1])
     limit = _limit(state, event, group)
-    return budget.refusal(state, payer, session, event.prompt_tokens, limit)
+    found = budget.refusal(state, payer, session, event.prompt_tokens, limit)
+    if found is None:
+        return None
+    advice = "ask for less output"
+    if not event.limit_tokens:
+        advice = f"it names no output limit, so {limit} tokens of output count: set max_tokens"
+    return found._replace(detail=f"{found.detail}; {advice}")
+
+
+def _full(payer: Tenant, lane: int, queue_max: int) -> str:
+    return f"{queue_max} turns of tenant {payer.id} wait in lane {LANE_NAMES[lane]} (queue_max)"
 
 
 def _late(
@@ -167,8 +177,17 @@ def _late(
     wait_ns = demand.wait_ns(group, event.lane, payer, asked_ns)
     if wait_ns <= most_ns:
         return None
-    detail = f"a new session would wait about {wait_ns // SECOND_NS} s"
+    detail = (
+        f"a new session would wait about {_seconds(wait_ns)} s for its first card, and lane "
+        f"{LANE_NAMES[event.lane]} refuses one beyond {_seconds(most_ns)} s (refuse_seconds)"
+    )
     return ("lane_full", detail, max(SECOND_NS, wait_ns - most_ns))
+
+
+def _seconds(span_ns: int) -> str:
+    """Return seconds to the tenth, rounded up: what is longer than a limit reads as longer."""
+    tenths = -(-10 * span_ns // SECOND_NS)
+    return f"{tenths // 10}.{tenths % 10}"
 
 
 def started(state: State, event: TurnStarted) -> None:

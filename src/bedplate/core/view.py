@@ -75,7 +75,10 @@ class BranchView(NamedTuple):
 
 
 class SessionView(NamedTuple):
-    """One session; money in millionths of the currency unit."""
+    """One session: where it is, and what it used; money in millionths of the currency unit.
+
+    `*_max` are what its tenant's sessions may use, each in its life; 0 means no limit.
+    """
 
     session: str
     tenant: str
@@ -91,6 +94,8 @@ class SessionView(NamedTuple):
     reserved_micro: int
     spent_tokens: int
     reserved_tokens: int
+    session_micro_max: int
+    session_total_tokens_max: int
 
 
 class TenantView(NamedTuple):
@@ -199,6 +204,8 @@ def _session(found: Session) -> SessionView:
         reserved_micro=found.reserved_micro,
         spent_tokens=found.spent_tokens,
         reserved_tokens=found.reserved_tokens,
+        session_micro_max=found.tenant.policy.session_micro_max,
+        session_total_tokens_max=found.tenant.policy.session_total_tokens_max,
     )
 
 

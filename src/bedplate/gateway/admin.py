@@ -12,6 +12,7 @@ from bedplate.gateway.parts import Parts
 
 CARDS = "/v1/admin/cards/"
 STATE = "/v1/admin/state"
+NAME_LENGTH_MAX = 128
 
 
 class Admin:
@@ -27,8 +28,9 @@ class Admin:
         name, _, verb = exchange.path.removeprefix(CARDS).rpartition("/")
         if verb not in ("drain", "undrain"):
             raise UnknownPath("Cards take /drain and /undrain.")
-        if all(card["card"] != name for card in parts.view.cards()):
-            raise UnknownPath("There is no such card. `bedplate sessions` shows them.")
+        known = [str(card["card"]) for card in parts.view.cards()]
+        if name not in known:
+            raise UnknownPath(f"No card {name[:NAME_LENGTH_MAX]!r}; there are: {', '.join(known)}.")
         parts.runtime.check_writable()
         on = verb == "drain"
         seq = parts.runtime.post(CardDraining(CardId(name), on))
@@ -39,7 +41,7 @@ class Admin:
         if on and (model := self._left_without(name)):
             shown["warning"] = (
                 f"No card of {model} is in now: calls for it wait, then fail. "
-                "Bring this card or another one back in with /undrain."
+                "Bring this card or another one back in (undrain)."
             )
         await respond_json(exchange, shown)
 

@@ -17,7 +17,15 @@ from bedplate.errors import BedplateError, CapacityError, NotAllowed, NotAuthent
 from bedplate.gateway.admin import CARDS, STATE, Admin
 from bedplate.gateway.audit import CLIENT_ERROR, REFUSED
 from bedplate.gateway.chat import ChatEndpoint
-from bedplate.gateway.endpoints import MODELS, SESSIONS, Embeddings, Health, Models, Sessions
+from bedplate.gateway.endpoints import (
+    MODELS,
+    PROGRESS,
+    SESSIONS,
+    Embeddings,
+    Health,
+    Models,
+    Sessions,
+)
 from bedplate.gateway.errors_http import (
     MethodNotAllowed,
     UnknownPath,
@@ -145,11 +153,16 @@ class Gateway:
         if path in OTHER_APIS:
             return f"{path} is not served; use {CHAT}."
         if not f"{path}/".startswith("/v1/"):
-            return "There is no such endpoint. The API begins with /v1."
+            return f"There is no endpoint {path[:128]!r}. The API begins with /v1."
         known = sorted(
             name for name in self._exact if name.startswith("/v1/") and name not in _OPERATORS
         )
-        return f"There is no such endpoint. There are {', '.join(known)}."
+        known += sorted(
+            f"{prefix}{{id}}" for prefix, _ in self._trees if not prefix.startswith("/v1/admin/")
+        )
+        if any(prefix == SESSIONS for prefix, _ in self._trees):
+            known.append(f"{SESSIONS}{{id}}{PROGRESS}")
+        return f"There is no endpoint {path[:128]!r}. There are {', '.join(known)}."
 
     async def _fail(self, exchange: Exchange, error: BedplateError) -> None:
         """Tell the client: by status, or by the last event of a stream that is open already."""

@@ -170,18 +170,18 @@ class Sessions:
             refuse("eta_seconds", "required: how long the tool still runs, 0 if nobody knows.")
         eta_s = number("eta_seconds", body["eta_seconds"], 0, ETA_SECONDS_MAX)
         branch = integer("branch", body.get("branch", -1), -1, BRANCH_MAX)
-        self._check_branch(session, branch)
+        self._check_branch(session, branch, name)
         runtime = self._parts.runtime
         runtime.check_writable()
         self._pace(session, runtime.now_ns())
         runtime.post(ToolProgress(session, BranchId(branch), round(eta_s * SECOND_NS)))
         await respond_json(exchange, {"id": name, "object": "session", "eta_seconds": eta_s})
 
-    def _check_branch(self, session: SessionId, branch: int) -> None:
+    def _check_branch(self, session: SessionId, branch: int, name: str) -> None:
         """Refuse a branch that is not there; the session may have ended since the call began."""
         shown = self._parts.view.session(session)
         if shown is None:
-            raise _unknown_session()
+            raise _unknown_session(name)
         if branch >= 0 and all(one["branch"] != branch for one in shown["branches"]):
             raise UnknownSession(
                 f"This session has no branch {branch}; GET the session for those it has.",
@@ -207,7 +207,7 @@ class Sessions:
         session = parts.recogniser.find(credential.tenant, name)
         shown = parts.view.session(session)
         if shown is None:
-            raise _unknown_session()
+            raise _unknown_session(name)
         return session, shown
 
     def _shown(self, session: SessionId, shown: JsonObject) -> JsonObject:
@@ -215,8 +215,11 @@ class Sessions:
         return {"object": "session", **shown, "id": self._parts.recogniser.public_id(session)}
 
 
-def _unknown_session() -> UnknownSession:
-    return UnknownSession("No such session: it ended or never existed.")
+def _unknown_session(name: str) -> UnknownSession:
+    return UnknownSession(
+        f"No session {name!r}: it ended or never existed. "
+        "GET /v1/sessions lists the tenant's that live."
+    )
 
 
 class Health:

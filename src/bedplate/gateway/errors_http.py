@@ -17,6 +17,8 @@ Header = tuple[bytes, bytes]
 JSON_TYPE: Header = (b"content-type", b"application/json")
 RETRY_DEFAULT_S = 1.0
 """Told to a client that may come back when nobody knows better."""
+RETRY_MAX_S = 3_600.0
+"""A client is not told to wait longer by itself, such as for a budget's next day."""
 
 _TYPE_BY_STATUS = {
     401: "authentication_error",
@@ -85,6 +87,8 @@ def error_headers(error: BedplateError) -> list[Header]:
     if retry_after_s is None and isinstance(error, CapacityError) and error.retryable:
         retry_after_s = RETRY_DEFAULT_S
     again = error.retryable or retry_after_s is not None
+    if retry_after_s is not None and retry_after_s > RETRY_MAX_S:
+        again = False
     headers = [JSON_TYPE, (b"x-should-retry", b"true" if again else b"false")]
     if retry_after_s is not None:
         whole = max(1, math.ceil(retry_after_s))

@@ -264,7 +264,7 @@ class KeyStore:
             return held.info.credential
         raise NotAuthenticated(
             "The API key is not valid. Send it as 'Authorization: Bearer bp_...'; "
-            "`bedplate key list` shows which keys are valid, `bedplate key add` makes one."
+            "ask the operator of the service for a valid one."
         )
 
     def _find(self, key_id: str) -> KeyInfo:

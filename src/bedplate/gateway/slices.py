@@ -62,6 +62,7 @@ class Slices:
         body = decode(await exchange.body(size_max=BODY_BYTES_MAX))
         now_ns = parts.runtime.now_ns()
         part = read_slice(body, now_ns)
+        parts.runtime.engine_for(part.model)  # one that nobody serves is misspelt
         alive = self._alive(now_ns)
         if any(other.id == part.id for other in alive):
             raise InvalidRequest(f"There is a slice {part.id!r} already; give it back first.")
@@ -82,7 +83,8 @@ class Slices:
         alive = self._alive(parts.runtime.now_ns())
         kept = [part for part in alive if part.id != name]
         if len(kept) == len(alive):
-            raise UnknownPath("There is no such slice. `bedplate slice list` shows them.")
+            there = ", ".join(part.id for part in alive) or "none"
+            raise UnknownPath(f"No slice {name[:NAME_LENGTH_MAX]!r}; there are: {there}.")
         await self._put(credential.tenant, credential.key_id, "remove", name, kept)
         await respond_json(exchange, {"id": name, "object": "slice", "removed": True})
 

@@ -71,6 +71,7 @@ class CoreView:
         problems = [engine.problems for engine in self._owner.engines]
         return {
             "now_ns": self._owner.now_ns(),
+            "currency": base.state.policy.prices.currency,
             "cards": self.cards(),
             "problems": {card: text for found in problems for card, text in found.items()},
             "pool": view.pool(base)._asdict(),

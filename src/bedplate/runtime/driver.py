@@ -24,7 +24,7 @@ from bedplate.errors import BedplateError, DeadlineExceeded, Draining, EngineLos
 from bedplate.runtime.executor import Executor
 from bedplate.runtime.live import LiveTurn
 from bedplate.runtime.moves import Moves
-from bedplate.runtime.outcome import error_of
+from bedplate.runtime.outcome import alarm_words, error_of
 from bedplate.runtime.stats import Histogram
 from bedplate.runtime.timers import CoreTimer
 
@@ -253,7 +253,8 @@ class LiveDriver:
 
     def _alarm(self, action: act.Alarm, seq: int) -> None:
         level = logging.WARNING if action.level else logging.INFO
-        _log.log(level, "alarm %s of %s: level %d", action.kind, action.subject, action.level)
+        words = alarm_words(action.kind, action.level)
+        _log.log(level, "alarm %s of %s: %s", action.kind, action.subject, words)
         body = {"kind": action.kind, "subject": action.subject, "level": action.level}
         self._note("alarm", "", "", {**body, "event_seq": seq})
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from bedplate import errors
+from bedplate.core.budget import WARN_PERMILLE
 from bedplate.core.limits import NO_ENGINE_RETRY_NS
 from bedplate.core.units import SECOND_NS
 from bedplate.core.view import WHY_TEXT
@@ -36,20 +37,41 @@ _CLASS_OF_CODE = _by_code()
 _MESSAGES = {
     errors.NoEngine.code: "no card can take a call for this model now; try again later",
     errors.Draining.code: "the service is shutting down; send the call to another one",
-    errors.LaneFull.code: "the queue of this tenant and lane is full; try again later",
-    errors.QuotaExceeded.code: "a limit of this tenant is reached",
-    errors.BudgetExceeded.code: "a budget of this tenant does not cover the call",
-    errors.SessionBudgetExceeded.code: "the budget of the session does not cover the call",
+    errors.LaneFull.code: "too much waits already; try again later",
+    errors.QuotaExceeded.code: "a limit is reached",
+    errors.BudgetExceeded.code: "what is left of a budget does not cover the call",
+    errors.SessionBudgetExceeded.code: "what is left for the session does not cover the call",
     errors.RetryBudgetSpent.code: (
         "a card failed the turn, and so many prompts were sent again of late that this one is not"
     ),
-    errors.DeadlineExceeded.code: "the time that the call was given is over",
+    errors.DeadlineExceeded.code: (
+        "the time that the call named in X-Bedplate-Deadline-Seconds is over; "
+        "name more, or ask for less"
+    ),
     errors.ContextTooLong.code: "the prompt is too long",
     errors.EngineLost.code: "the engine was lost while it served the call",
     errors.EngineTimeout.code: "the engine did not finish within the deadline of the call",
 }
 _ACTIONS = {errors.ContextTooLong.code: errors.ContextTooLong.action}
 _PARAMS = {errors.ContextTooLong.code: "messages"}
+_SPENT_PERCENT = WARN_PERMILLE // 10
+_WATER = {
+    "card_kv": "KV of running turns in all KV of the card",
+    "tenant_kv": "KV of running turns in card_tokens_max of the tenant",
+    "pool": "bytes in use",
+}
+_ALARMS = {
+    ("budget_day", 1): f"{_SPENT_PERCENT} % of the money of its day is spent (day_micro_max)",
+    ("budget_day", 2): "all the money of its day is spent (day_micro_max)",
+    ("budget_month", 1): f"{_SPENT_PERCENT} % of the money of its month is spent (month_micro_max)",
+    ("budget_month", 2): "all the money of its month is spent (month_micro_max)",
+    ("breaker", 0): "it serves again",
+    ("breaker", 1): "it failed turns of late and is left alone for a while",
+    ("card_down", 1): "it is down",
+    ("slot_broken", 1): "it cannot be emptied and is out of use until its card restarts",
+    ("pool_entry_stuck", 1): "this copy cannot be deleted and keeps its room",
+    ("block_size_kept", 1): "pool.block_tokens stays at this while cards are up",
+}
 _WAITED = re.compile(r"waited (\d+) s \((\w*)\)")
 """The core's word for a turn that waited as long as its lane allows, and for what."""
 
@@ -81,6 +103,14 @@ def _message(reason: str, detail: str) -> str:
     action = _ACTIONS.get(reason)
     told = f"{message}: {detail}" if detail else message
     return f"{told}; {action}" if action else told
+
+
+def alarm_words(kind: str, level: int) -> str:
+    """Say what an alarm of the core means."""
+    if kind in _WATER:
+        part = f"level {level} of water_percent is reached" if level else "below all water levels"
+        return f"{_WATER[kind]}: {part}"
+    return _ALARMS.get((kind, level), f"level {level}")
 
 
 def status_of(finish_reason: str) -> str:

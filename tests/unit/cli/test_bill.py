@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from bedplate.cli.bill import amount, app
+from bedplate.cli.bill import app
+from bedplate.cli.output import amount
 from bedplate.errors import InvalidRequest
 from bedplate.journal import Journal
 from tests.unit.metering.builders import Log, settled

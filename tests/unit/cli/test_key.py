@@ -114,6 +114,11 @@ def test_expire_sets_and_clears_the_end() -> None:
         authenticate(key["secret"], later_ns=DAY_NS)
     invoke_json("expire", key["key_id"], "--in", "never")
     assert authenticate(key["secret"], later_ns=DAY_NS).expires_ns == 0
+    for now in ("0", "0s"):
+        invoke_json("expire", key["key_id"], "--in", "never")
+        invoke_json("expire", key["key_id"], "--in", now)
+        with pytest.raises(NotAuthenticated):
+            authenticate(key["secret"])
 
 
 @pytest.mark.parametrize(

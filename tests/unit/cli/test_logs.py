@@ -14,7 +14,7 @@ import pytest
 
 from bedplate.cli import log_bound
 from bedplate.cli.log_bound import LINES_MAX, WINDOW_SECONDS, BoundedHandler
-from bedplate.cli.logs import MESSAGE_CHARS_MAX, JsonFormatter, TextFormatter, set_up_logs
+from bedplate.cli.logs import MESSAGE_CHARS_MAX, JsonFormatter, TextFormatter, set_up_logs, told_in
 from bedplate.config.tree import LogConfig
 
 
@@ -147,3 +147,16 @@ def test_a_line_has_a_bounded_length() -> None:
     long = record("%s", "x" * (1 << 20))
     assert len(TextFormatter().format(long)) < MESSAGE_CHARS_MAX + 100
     assert len(orjson.loads(JsonFormatter().format(long))["message"]) < MESSAGE_CHARS_MAX + 100
+
+
+def test_the_errors_of_a_log_are_counted(tmp_path: Path) -> None:
+    """By the lines that the formatter itself writes, whatever a message quotes."""
+    log = tmp_path / "bedplate.log"
+    assert told_in(log) == ""
+    formatter = TextFormatter()
+    made = [
+        formatter.format(logging.LogRecord("bedplate.x", level, "", 0, "an ERROR", None, None))
+        for level in (logging.WARNING, logging.ERROR)
+    ]
+    log.write_text("\n".join(made), encoding="utf-8")
+    assert told_in(log) == f"1 error in the 2 lines of {log}"

@@ -23,6 +23,14 @@ def test_reserves_are_a_tenant_s_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        (
+            "day_micro_max = 10\nmonth_micro_max = 1\n",
+            'tenant "a": day_micro_max 10 is above month_micro_max 1',
+        ),
+        (
+            "[defaults]\nday_micro_max = 3\nmonth_micro_max = 2\n",
+            "defaults: day_micro_max 3 is above month_micro_max 2",
+        ),
         ("lend_tokens = 65\n", "lend_tokens 65 is above reserve_tokens 64"),
         ("card_tokens_max = 63\n", "reserve_tokens 64 is above card_tokens_max 63"),
         (
@@ -33,6 +41,6 @@ def test_reserves_are_a_tenant_s_own(tmp_path: Path) -> None:
         ('[[tenant]]\nid = "b"\npool_reserve_bytes = "900TiB"\n', "more than pool.size_bytes"),
     ],
 )
-def test_reserves_that_cannot_be_kept_are_refused(tmp_path: Path, text: str, expected: str) -> None:
+def test_limits_that_cannot_be_kept_are_refused(tmp_path: Path, text: str, expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
         load_text(tmp_path, f'[[tenant]]\nid = "a"\nreserve_tokens = 64\n{text}')

@@ -68,7 +68,7 @@ def test_failures_f01_three_of_eight_at_one_instant(key: str) -> None:
     money = key == "session_micro_max"
     none, ninety, thirty = ("0 CNY", "0.00009 CNY", "0.00003 CNY") if money else ("0", "90", "30")
     words = f"spent {none}, reserved {ninety}, limit {ninety}, this call may take {thirty}"
-    assert first.detail.endswith(words)
+    assert f": {words}; " in first.detail
     assert first.retry_after_ns == SECOND_NS, "the three may need less than they reserved"
 
 
@@ -155,8 +155,19 @@ def test_a_budget_is_not_passed_by_calls_of_one_instant() -> None:
     run = steps(day_micro_max=100, month_micro_max=1_000)
     for number in range(5):
         run.arrive(f"t{number}")
-    assert run.one(act.Refuse).detail.startswith("money of the day: spent 0 CNY, reserved 0.00009")
+    assert run.one(act.Refuse).detail.startswith(
+        "money of the day of tenant t: spent 0 CNY, reserved 0.00009"
+    )
     assert tenant(run).reserved_micro == 90
+
+
+def test_a_refusal_tells_when_the_day_ends_and_what_the_lanes_limit_costs() -> None:
+    run = steps(day_micro_max=20)
+    day(run, 0)
+    run.arrive("a", limit_tokens=0)
+    detail = run.one(act.Refuse).detail
+    assert "money of the day of tenant t, which ends in " in detail
+    assert detail.endswith("tokens of output count: set max_tokens")
 
 
 def test_a_new_day_begins_by_the_calendar_and_the_month_goes_on() -> None:
@@ -175,7 +186,9 @@ def test_a_new_day_begins_by_the_calendar_and_the_month_goes_on() -> None:
     run.now += DAY_NS
     day(run, 2)
     run.arrive("t3")
-    assert run.one(act.Refuse).detail.startswith("money of the month: spent 0.00006 CNY")
+    assert run.one(act.Refuse).detail.startswith(
+        "money of the month of tenant t, which ends in 8 d 0 h (UTC): spent 0.00006 CNY"
+    )
     run.now += 8 * DAY_NS
     day(run, 10, month=1)
     run.arrive("t4")
@@ -299,7 +312,9 @@ def test_the_ledgers_word_replaces_what_a_new_core_does_not_know() -> None:
     day(run, 0)
     run.tell(ev.LedgerRead(TenantId("t"), 71, 500))
     run.arrive("t0")
-    assert run.one(act.Refuse).detail.startswith("money of the day: spent 0.000071 CNY")
+    assert run.one(act.Refuse).detail.startswith(
+        "money of the day of tenant t, which ends in 1 d 0 h (UTC): spent 0.000071 CNY"
+    )
 
 
 def test_a_snapshot_carries_budgets_and_calendars() -> None:

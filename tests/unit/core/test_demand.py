@@ -40,7 +40,8 @@ def test_a_session_that_would_wait_too_long_is_refused_with_the_time_to_come_bac
     core.arrive("late")
     refusal = core.one(act.Refuse)
     assert (refusal.reason, refusal.retry_after_ns) == ("lane_full", SECOND_NS)
-    assert "6 s" in refusal.detail
+    assert "about 6.0 s for its first card" in refusal.detail
+    assert "shared refuses one beyond 5.0 s (refuse_seconds)" in refusal.detail
 
 
 def test_lanes_below_count_for_nobody_above_and_a_session_under_way_goes_on() -> None:

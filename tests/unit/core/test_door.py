@@ -88,6 +88,7 @@ def test_queue_is_bounded_per_tenant_and_lane() -> None:
     core.arrive("c")
     refusal = core.one(act.Refuse)
     assert refusal.reason == "lane_full"
+    assert refusal.detail == "2 turns of tenant t wait in lane shared (queue_max)"
     assert refusal.retry_after_ns > 0
     core.arrive("d", lane=0)
     assert core.said(act.Refuse) == []

@@ -174,14 +174,22 @@ def test_a_slice_of_kv_is_a_reserve_while_it_holds() -> None:
     [
         (part(), (), ""),
         (part(cards=2), (), ""),
-        (part(cards=3), (), "3 cards of m asked for, 2 are free then"),
+        (part(cards=3), (), "cards of m asked for: 3, free then: 2"),
         (part("b"), (part("a"),), ""),
-        (part("b", cards=2), (part("a"),), "2 cards of m asked for, 1 are free then"),
+        (part("b", cards=2), (part("a"),), "cards of m asked for: 2, free then: 1"),
         (part("b", cards=2, from_ns=START_NS + 600 * SECOND_NS), (part("a"),), ""),
-        (part(cards=0, kv_tokens=361), (), "361 tokens of KV of m asked for"),
+        (part(cards=0, kv_tokens=361), (), "KV of m asked for: 361 tokens"),
         (part(cards=0, kv_tokens=360), (), ""),
-        (part("b", cards=0, kv_tokens=181), (part("a"),), "180 tokens of KV are free then"),
-        (part("b", cards=2), (part("a", cards=0, kv_tokens=10),), "2 cards of m asked for"),
+        (
+            part("b", cards=0, kv_tokens=181),
+            (part("a"),),
+            "181 tokens; beside the reserves of tenants and other slices 180",
+        ),
+        (
+            part("b", cards=2),
+            (part("a", cards=0, kv_tokens=10),),
+            "cards of m asked for: 2; those that are left would hold",
+        ),
         (part(model=ModelId("x")), (), "no card that serves x is up"),
     ],
 )
@@ -195,5 +203,7 @@ def test_what_does_not_fit_is_refused(asked: Slice, others: tuple[Slice, ...], s
 def test_reserves_of_tenants_are_not_given_away() -> None:
     reserved = FREE._replace(tenant=OTHER, reserve_tokens=200)
     steps = two_cards(tenants=(reserved,))
-    assert "beside the reserves" in slices.refusal(steps.base.state, part())
+    assert "the reserves of tenants and other slices are 200" in slices.refusal(
+        steps.base.state, part()
+    )
     assert not slices.refusal(steps.base.state, part(cards=0, kv_tokens=160))

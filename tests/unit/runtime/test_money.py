@@ -93,7 +93,7 @@ async def test_a_core_of_another_version_learns_from_the_rows_what_was_spent(
         await new.start()
     assert view.sessions(new.base) == []
     assert enforced(new) == billed(new)
-    with pytest.raises(BudgetExceeded, match="money of the day: spent"):
+    with pytest.raises(BudgetExceeded, match=r"money of the day of tenant acme, .*: spent"):
         await read_all(new.submit(call("t1", session="s")))
     await new.stop()
 
@@ -152,6 +152,7 @@ async def test_a_refused_call_tells_what_is_spent_reserved_and_the_limit(tmp_pat
         await read_all(service.submit(call(session="s", tokens=100)))
     assert caught.value.retry_after_s is None
     assert "spent 0, reserved 0, limit 50, this call may take" in caught.value.message
+    assert caught.value.message.endswith("ask for less output")
     await service.stop()
 
 

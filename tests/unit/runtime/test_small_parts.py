@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
 from bedplate import errors
+from bedplate.core.actions import Alarm
 from bedplate.core.ids import CardId, SlotId
 from bedplate.runtime import clock as clocks
 from bedplate.runtime.clock import Clock
-from bedplate.runtime.outcome import error_of, status_of, tool_of
+from bedplate.runtime.outcome import alarm_words, error_of, status_of, tool_of
 from bedplate.runtime.slots import SlotUse
 from bedplate.runtime.stats import Histogram
 from bedplate.runtime.timers import CoreTimer
@@ -172,9 +174,34 @@ def test_a_turn_that_waited_is_told_for_what(why: str, word: str) -> None:
     assert word in error.message
     assert "queue" not in error.message
     full = error_of("lane_full", "64 turns wait", retry_after_ns=1, refused=True)
-    assert (
-        full.message == "the queue of this tenant and lane is full; try again later: 64 turns wait"
-    )
+    assert full.message == "too much waits already; try again later: 64 turns wait"
+
+
+@pytest.mark.parametrize(
+    ("kind", "level", "word"),
+    [
+        ("budget_day", 1, "80 % of the money of its day is spent"),
+        ("budget_month", 2, "all the money of its month is spent"),
+        ("tenant_kv", 2, "level 2 of water_percent is reached"),
+        ("pool", 0, "below all water levels"),
+        ("breaker", 0, "it serves again"),
+    ],
+)
+def test_an_alarm_says_what_it_means(kind: str, level: int, word: str) -> None:
+    assert word in alarm_words(kind, level)
+
+
+def test_every_alarm_of_the_core_has_words() -> None:
+    """The kinds stand in the docstring of Alarm, which is where the core's reader looks."""
+    kinds = re.findall(r"[a-z]+_[a-z_]+|pool|breaker", (Alarm.__doc__ or "").split("`kind`:")[1])
+    found = {kind for kind in kinds if kind != "level"}
+    assert {"card_down", "budget_day", "pool"} <= found
+    assert {kind for kind in found if alarm_words(kind, 1) == "level 1"} == set()
+
+
+def test_a_deadline_names_its_header() -> None:
+    error = error_of("deadline_exceeded", "", retry_after_ns=0, refused=False)
+    assert "X-Bedplate-Deadline-Seconds" in error.message
 
 
 def test_ends_and_tools() -> None:
