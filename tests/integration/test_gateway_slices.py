@@ -21,7 +21,7 @@ from tests.integration.test_gateway_service import World, running
 def asked(name: str = "s", **changes: Any) -> dict[str, Any]:
     """A reserve of 64 tokens on the cards of the one model, for an hour."""
     until_ns = time.time_ns() + 3_600 * SECOND_NS
-    base = {"id": name, "tenant": "risk", "model": "m", "kv_tokens": 64, "until_ns": until_ns}
+    base = {"id": name, "tenant": "acme", "model": "m", "kv_tokens": 64, "until_ns": until_ns}
     return {key: value for key, value in {**base, **changes}.items() if value is not None}
 
 
@@ -61,6 +61,9 @@ async def test_what_does_not_fit_or_is_there_already_is_refused(tmp_path: Path) 
         assert f"cards of m asked for: {many}, free then: {many - 1}" in answer["error"]["message"]
         status, answer = await call(world, "POST", **asked(model="x"))
         assert (status, answer["error"]["code"]) == (404, "model_not_found")
+        status, answer = await call(world, "POST", **asked(tenant="acne"))
+        assert (status, answer["error"]["param"]) == (400, "tenant")
+        assert "nearest one with a key is 'acme'" in answer["error"]["message"]
         assert (await call(world, "POST", **asked()))[0] == 201
         status, answer = await call(world, "POST", **asked())
         assert (status, "already" in answer["error"]["message"]) == (400, True)
@@ -122,11 +125,11 @@ async def test_the_command_reaches_the_service(
         def run(*words: str) -> Any:
             return CliRunner().invoke(main.application(["slice"]), ["slice", *words])
 
-        place = ("--tenant", "risk", "--model", "m")
+        place = ("--tenant", "acme", "--model", "m")
         made = await asyncio.to_thread(run, "add", "q", *place, "--cards", "1", "--until", "8h")
         assert made.exit_code == 0, made
         listed = await asyncio.to_thread(run, "list")
-        assert "risk" in listed.stdout
+        assert "acme" in listed.stdout
         gone = await asyncio.to_thread(run, "remove", "q")
         assert gone.stdout == "q given back\n"
         none = await asyncio.to_thread(run, "list", "--json")

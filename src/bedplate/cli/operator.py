@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 from bedplate.config import Config
 from bedplate.errors import ConfigError, EngineLost
-from bedplate.gateway.keys import KeyStore
+from bedplate.gateway.keys import SERVICE_LABEL, KeyStore
 
-OPERATOR = "operator"
+OPERATOR = SERVICE_LABEL
 FILE = "operator.json"
 ANSWER_SECONDS = 10.0
 

@@ -9,7 +9,6 @@ from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from bedplate.cli import operator
 from bedplate.cli.output import program
 from bedplate.config import Config
 from bedplate.config.engines import PACKAGE_PREFIX
@@ -44,8 +43,7 @@ def tenant_faults(config: Config, keys: KeyStore) -> list[str]:
     A misspelt name leaves the tenant that was meant unlimited. Before the first key is made every
     section may be meant for later.
     """
-    infos = (info for info in keys.list() if info.label != operator.OPERATOR)
-    named = sorted({info.credential.tenant for info in infos})
+    named = keys.tenants()
     lines = []
     for index, tenant in enumerate(config.tenants if named else ()):
         if tenant.id not in named:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from difflib import get_close_matches
 
-from bedplate.core.ids import ModelId
+from bedplate.core.ids import ModelId, TenantId
 from bedplate.core.limits import LANE_NAMES
 from bedplate.errors import InvalidRequest, NotAllowed
 from bedplate.gateway.http import Exchange
@@ -52,6 +53,22 @@ class Door:
         if not credential.admin:
             raise NotAllowed("This endpoint needs an admin key: `bedplate key add --admin`.")
         return credential
+
+    def check_tenant(self, tenant: TenantId) -> None:
+        """Refuse a tenant that no key names: what it is given would stand empty.
+
+        Raises:
+            InvalidRequest: the message names the nearest tenant that has a key.
+        """
+        named = self._keys.tenants()
+        if tenant not in named:
+            near = get_close_matches(tenant, named, n=1, cutoff=0.0)
+            told = f"; the nearest one with a key is {near[0]!r}" if near else ""
+            raise InvalidRequest(
+                f"No key names the tenant {tenant!r}{told}. "
+                f"Make one first with `bedplate key add --tenant {tenant}`.",
+                param="tenant",
+            )
 
     def lane(self, exchange: Exchange, credential: Credential) -> int:
         """Return the rank of the lane: the key's default, or the one asked for that it permits.

@@ -35,6 +35,8 @@ from bedplate.errors import BedplateError, ConfigError, NotAuthenticated
 
 REREAD_NS = 500 * MILLISECOND_NS
 KEYS_MAX = 100_000
+SERVICE_LABEL = "operator"
+"""Label of the key that a running service makes for itself."""
 NAME_MAX = 64
 MODELS_MAX = 64
 
@@ -206,6 +208,11 @@ class KeyStore:
         return tuple(
             sorted(infos, key=lambda i: (i.credential.tenant, i.created_ns, i.credential.key_id))
         )
+
+    def tenants(self) -> tuple[TenantId, ...]:
+        """Return the tenants that keys name, valid or not, but for the service's own key."""
+        infos = (info for info in self.list() if info.label != SERVICE_LABEL)
+        return tuple(sorted({info.credential.tenant for info in infos}))
 
     def revoke(self, key_id: str, *, now_ns: int) -> None:
         """End a key for good, its old secret too.

@@ -68,6 +68,7 @@ class Slices:
             raise InvalidRequest(f"There is a slice {part.id!r} already; give it back first.")
         if len(alive) >= SLICES_MAX:
             raise SliceRefused(f"There are {SLICES_MAX} slices, which is the most.")
+        parts.door.check_tenant(part.tenant)
         why = parts.view.slice_refusal(part)
         if why:
             raise SliceRefused(f"The slice does not fit: {why}.")

@@ -42,8 +42,8 @@ class Heir:
 def take_over(heir: Heir, recovered: Recovered) -> None:
     """Write who decides from now on, tell the core what a crash interrupted, and the policy.
 
-    Rows that the crash leaves behind are of today, as each tenant's zone has it now, and have today's
-    prices, so these come first. A core that begins without the state of the one before learns from
+    Rows that the crash leaves behind are of today in the zones of now, and have today's prices, so
+    these come first. A core that begins without the state of the one before learns from
     the rows what was spent, and any core for tenants whose zone changed: their day and month are
     other ones. Slices that were asked for stay.
     """
