@@ -18,6 +18,7 @@ from typing import NamedTuple
 from bedplate.core import shares
 from bedplate.core.card import (
     can_open,
+    could_hold,
     first_by_load,
     free_slot,
     held_by,
@@ -120,6 +121,7 @@ def plan(state: State, turn: Turn) -> Plan | None:
     load = _source(turn)
     length = turn.prompt_tokens + turn.limit_tokens
     avoid = turn.failed_on if turn.failed_on and untried(turn) else ()
+    busy: list[Card] = []
 
     def attempt(card: Card) -> Plan | None:
         if card.id in avoid or not open_to(card, turn):
@@ -134,7 +136,11 @@ def plan(state: State, turn: Turn) -> Plan | None:
         if own is None:  # what would be loaded is too much for the tenant, the turn itself is not
             source, blocks, own = None, turn.need_blocks, evicted
         fresh_tokens = _fresh(source, turn, card)
-        if not takes_prompt(card, turn, fresh_tokens) or not shares.may_run(card, turn, blocks):
+        if not takes_prompt(card, turn, fresh_tokens):
+            if could_hold(card, turn.need_blocks):
+                busy.append(card)
+            return None
+        if not shares.may_run(card, turn, blocks):
             return None
         victims = victims_for(state, card, turn, blocks=blocks, need_slot=slot is None, keep=None)
         if victims is None:
@@ -157,7 +163,8 @@ def plan(state: State, turn: Turn) -> Plan | None:
             attempt=attempt,
         )
     if way is None:
-        turn.why = "reserve" if shares.crowded_out(turn) else "no_room"
+        lacks = "busy" if busy else "no_room"
+        turn.why = "reserve" if shares.crowded_out(turn) else lacks
     return way
 
 

@@ -4,10 +4,11 @@ Lanes are strict, but each lower one gets a minimum share of the work (`LanePoli
 what starts above it while it waits is noted as owed, and a turn whose cost is owed goes first. So
 no lane starves, and none waits for another's turn when it has a card of its own.
 
-A turn that does not fit may be passed by others, at most `PASSED_OVER_MAX` times; then its group
-waits until it fits, so large contexts cannot starve. Turns whose KV is only on one busy card wait
-at that card (`Card.bound`) instead of blocking their tenant's line; others may pass them there as
-often, then that card alone waits. A turn within its tenant's reserve waits for none of these
+A turn that does not fit, or that cards with room do not take beside the prompts they have, may be
+passed by others, at most `PASSED_OVER_MAX` times; then its group waits until it fits, so neither
+large contexts nor a lane that is owed a turn can starve. Turns whose KV is only on one busy card
+wait at that card (`Card.bound`) instead of blocking their tenant's line; others may pass them there
+as often, then that card alone waits. A turn within its tenant's reserve waits for none of these
 (`shares`).
 """
 
@@ -104,7 +105,7 @@ def _pick(
                 other.passed_over += 1
             _pass_bound(tried, way)
             return (turn, way), looked
-        if turn.why == "no_room":
+        if turn.why in ("no_room", "busy"):
             shares.keep_card(turn)
             if turn.passed_over >= PASSED_OVER_MAX:
                 if not group.reserve_blocks:

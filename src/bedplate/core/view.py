@@ -16,6 +16,7 @@ WHY_TEXT = {
     "admission": "the session is not admitted: all KV room is reserved by other sessions",
     "ready": "it is ready and waits for a card that can start a turn",
     "no_room": "no card has enough free KV blocks beside its running turns",
+    "busy": "cards with room for it compute as many prompts, or run as many turns, as they should",
     "reserve": "the reserves of other tenants leave it no room on the cards",
     "home_busy": "its KV is only on one card, and that card is busy",
     "tenant_running_max": "the tenant runs as many turns as its limit allows",

@@ -8,6 +8,7 @@ import pytest
 
 from bedplate.core import actions as act
 from bedplate.core import events as ev
+from bedplate.core import view
 from bedplate.core.card import PROMPT_NS
 from bedplate.core.costs import FIRST_TOKEN_NS
 from bedplate.core.ids import BranchId, ModelId, TenantId, TurnId
@@ -300,3 +301,18 @@ def test_cards_that_others_fill_hide_none_that_has_room() -> None:
         assert core.one(act.Dispatch).card == f"full{number}"
     core.arrive("next", limit_tokens=80)
     assert core.one(act.Dispatch).card == "roomy"
+
+
+def test_a_turn_says_whether_it_waits_for_room_or_for_those_that_run() -> None:
+    """Beside the running turn of 30 tokens is room for one of 30, but not for one of 180."""
+    core = Steps()
+    core.card(slots=2, running_max=2, running_busy=1)
+    for number in range(5):
+        core.arrive(f"t{number}")
+    core.arrive("large", tenant=TenantId("u"), limit_tokens=160)
+    core.end("t0")
+    turns = core.base.state.turns
+    assert [name for name, turn in turns.items() if turn.state == "running"] == ["t1"]
+    assert (turns[TurnId("t2")].why, turns[TurnId("large")].why) == ("busy", "no_room")
+    shown = {one.session: one.branches[0].why for one in view.sessions(core.base)}
+    assert "run as many turns, as they should" in shown["s-t2"]
