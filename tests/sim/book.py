@@ -47,8 +47,6 @@ class Turn:
     computing: bool = False
     """It runs, and its first token is not out."""
     cancelled: bool = False
-    held: bool = False
-    """Its client kept it from ending in time."""
     stopping: bool = False
     """CancelTurn was sent for the attempt that runs."""
     attempts: int = 0
@@ -355,11 +353,12 @@ class Book:
         else:
             turn.ended = event
         turn.delivered = event.out_tokens
-        turn.held = event.status == "held"
         card = self.cards[turn.card]
         if event.status in GOOD_ENDS:
             card.works()
-        elif event.status == "error" or (turn.timed_out and not turn.held and not self.stalled):
+        elif event.status == "error" or (
+            turn.timed_out and event.status != "held" and not self.stalled
+        ):
             card.strike(self.now, silent=turn.timed_out and turn.computing)
         self._off_card(turn)
         computed = extend(turn.prompt, f"{event.turn}!", event.out_tokens)

@@ -92,7 +92,8 @@ class Failures(Check):
         if reason == "draining":
             return self.cancelled.get(name) == "shutdown"
         if reason == "deadline_exceeded":
-            return turn.held or self.cancelled.get(name) == "deadline"
+            held = turn.ended is not None and turn.ended.status == "held"
+            return held or self.cancelled.get(name) == "deadline"
         if reason == "engine_timeout":
             policy = self.book.policy
             most = policy.run_base_ns + policy.run_token_ns * turn.need

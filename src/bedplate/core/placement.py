@@ -13,6 +13,7 @@ breaks at once has no load, and would be chosen again and again. One whose break
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from bedplate.core import shares
@@ -148,24 +149,29 @@ def plan(state: State, turn: Turn) -> Plan | None:
         chosen = slot if slot is not None else victims[0]
         return Plan(card, chosen, _joined(victims, own), source, blocks, len(own))
 
-    way: Plan | None = None
-    for card in _asked_first(turn, length):
-        way = attempt(card)
-        if way is not None:
-            break
-    if way is None:
-        way = first_by_load(
-            turn.branch.group,
-            min_tokens=length,
-            blocks=turn.need_blocks,
-            looks=CARDS_SEEN_MAX + len(avoid),
-            tries=CARDS_TRIED_MAX + len(avoid),
-            attempt=attempt,
-        )
+    way = _first_way(turn, length, len(avoid), attempt)
     if way is None:
         lacks = "busy" if busy else "no_room"
         turn.why = "reserve" if shares.crowded_out(turn) else lacks
     return way
+
+
+def _first_way(
+    turn: Turn, length: int, avoided: int, attempt: Callable[[Card], Plan | None]
+) -> Plan | None:
+    """Return what `attempt` makes of the first card that it can use."""
+    for card in _asked_first(turn, length):
+        way = attempt(card)
+        if way is not None:
+            return way
+    return first_by_load(
+        turn.branch.group,
+        min_tokens=length,
+        blocks=turn.need_blocks,
+        looks=CARDS_SEEN_MAX + avoided,
+        tries=CARDS_TRIED_MAX + avoided,
+        attempt=attempt,
+    )
 
 
 def _asked_first(turn: Turn, length: int) -> list[Card]:

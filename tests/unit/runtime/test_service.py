@@ -6,13 +6,12 @@ from collections.abc import Sequence
 import pytest
 
 from bedplate.config import Config
-from bedplate.config.tree import ServiceConfig, TenantLimits
+from bedplate.config.tree import TenantLimits
 from bedplate.core import view
 from bedplate.core.ids import CardId, ModelId, SessionId, TenantId, TurnId
 from bedplate.engines.base import Delta, Embeddings, Finished, Started
 from bedplate.errors import (
     ContextTooLong,
-    DeadlineExceeded,
     EngineError,
     EngineTimeout,
     JournalError,
@@ -26,9 +25,6 @@ from bedplate.replay import replay
 from tests.fakes.calls import at_rest, call, read_all, settle, text_of
 from tests.fakes.scripted_engine import Script, ScriptedEngine
 from tests.unit.runtime.conftest import Start
-
-SOON = ServiceConfig(run_base_seconds=0.2, run_token_seconds=1e-9)
-"""No run may take longer than a fifth of a second."""
 
 
 async def test_a_turn_is_answered_stored_and_metered_once(start: Start) -> None:
@@ -182,50 +178,6 @@ async def test_what_another_card_would_not_do_better_is_not_tried_there(
     with pytest.raises(type(error), match=error.message):
         await read_all(service.submit(call("t1")))
     assert len(engine.runs) == 1
-
-
-async def test_a_slow_reader_holds_its_engine_back(start: Start) -> None:
-    engine = ScriptedEngine()
-    engine.default = Script(pieces=("x",) * 2000)
-    service = await start(engine)
-    stream = service.submit(call(limit=3000))
-    seen = list(await anext(stream))
-    for _ in range(5000):
-        await asyncio.sleep(0)
-    assert stream.full
-    assert service.stats().turns_running == 1
-    seen += await read_all(stream)
-    assert text_of(seen) == "x" * 2000
-    await settle(service)
-    at_rest(service)
-
-
-async def test_a_slow_reader_pays_when_its_time_is_over(start: Start) -> None:
-    """Its engine waited for it, so it is the client's doing, and no strike for the card."""
-    engine = ScriptedEngine()
-    engine.default = Script(pieces=("x",) * 2000)
-    service = await start(engine, config=Config(service=SOON))
-    stream = service.submit(call(limit=3000))
-    seen = list(await anext(stream))
-    await settle(service)
-    with pytest.raises(DeadlineExceeded, match="its answer was read too slowly"):  # noqa: PT012
-        async for outputs in stream:
-            seen += outputs
-    await service.committed(service.note("client_error", "", "", {"code": "x"}))
-    (row,) = service.journal.read(kinds=("usage",))
-    assert row.body["status"] == "cancelled"
-    assert row.body["out_tokens"] == len(text_of(seen)) < 2000
-    assert service.base.state.cards[CardId("m-0")].strikes == 0
-    at_rest(service)
-
-
-async def test_an_engine_that_stops_after_a_slow_reader_is_at_fault(start: Start) -> None:
-    engine = ScriptedEngine()
-    engine.default = Script(gate=asyncio.Event())
-    service = await start(engine, config=Config(service=SOON))
-    with pytest.raises(EngineTimeout):
-        await read_all(service.submit(call()))
-    assert service.base.state.cards[CardId("m-0")].strikes == 1
 
 
 async def test_a_reader_that_is_interrupted_loses_nothing(start: Start) -> None:
