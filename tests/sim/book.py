@@ -354,11 +354,10 @@ class Book:
             turn.ended = event
         turn.delivered = event.out_tokens
         card = self.cards[turn.card]
+        late = turn.timed_out and event.status != "held" and not self.stalled
         if event.status in GOOD_ENDS:
             card.works()
-        elif event.status == "error" or (
-            turn.timed_out and event.status != "held" and not self.stalled
-        ):
+        elif event.status == "error" or late:
             card.strike(self.now, silent=turn.timed_out and turn.computing)
         self._off_card(turn)
         computed = extend(turn.prompt, f"{event.turn}!", event.out_tokens)

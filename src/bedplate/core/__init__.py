@@ -26,7 +26,7 @@ One step, always in this order:
 A reading order: states (the records and their states), limits, events, actions; the books in card,
 pool, lease, tenant, lane, prices, budget and retry; the choices that have alternatives in rules,
 and what is chosen in admission, order, fairness, release, placement and retention; the way of a
-turn in ready, dispatch, writethrough and settle; the handlers of events in turns, calls, kv, cards
+turn in door, ready, dispatch, writethrough and settle; the handlers of events in turns, calls, kv, cards
 and sessions, of failing cards in breaker; state, water and base last. `invariants` checks the books
 as a whole, `snapshot` saves and restores them, `view` reads them.
 
