@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 
 from bedplate.cli.options import ConfigOption, DataDirOption, JsonOption
 from bedplate.cli.output import counted, print_json, print_notice, print_text
-from bedplate.cli.preflight import preflight
+from bedplate.cli.preflight import preflight, probe
 from bedplate.config import Config, load
 from bedplate.config.load import is_set
 from bedplate.config.tree import LlamacppEngine, OpenaiEngine
@@ -32,12 +33,17 @@ def check(
     *,
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
+    endpoints: Annotated[
+        bool, typer.Option("--probe", help="Ask every endpoint too, once.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Load the configuration, and see that `serve` would take it: its files, its tenants' keys."""
     path = _one(file, config)
     loaded = load(path, overrides={"service.data_dir": data_dir})
     preflight(loaded, path)
+    if endpoints:
+        asyncio.run(probe(loaded, path))
     cards = sum(e.cards if isinstance(e, LlamacppEngine) else 1 for e in loaded.engines)
     if json:
         print_json(

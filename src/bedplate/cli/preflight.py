@@ -14,8 +14,10 @@ from bedplate.config import Config
 from bedplate.config.engines import PACKAGE_PREFIX
 from bedplate.config.load import NO_FILE, config_file
 from bedplate.config.tree import LlamacppEngine, OpenaiEngine
+from bedplate.engines.openai import OpenAIEngine
 from bedplate.errors import ConfigError
 from bedplate.gateway.keys import KeyStore
+from bedplate.runtime.build import SALT_BYTES
 
 GGUF_MAGIC = b"GGUF"
 
@@ -32,6 +34,29 @@ def preflight(config: Config, file: Path | None) -> None:
     if config.keys_path.is_file():
         with KeyStore(config.keys_path) as keys:
             faults += tenant_faults(config, keys)
+    _refuse(faults, file)
+
+
+async def probe(config: Config, file: Path | None) -> None:
+    """Ask every endpoint once, as the service does at its start: is it there, the key, the model.
+
+    Raises:
+        ConfigError: the message has a line for each endpoint that could not serve.
+    """
+    faults = []
+    for index, section in enumerate(config.engines):
+        if not isinstance(section, OpenaiEngine):
+            continue
+        engine = OpenAIEngine(section, salt_secret=bytes(SALT_BYTES))  # no call carries it
+        await engine.start(lambda _: None)
+        try:
+            faults += [f"engine[{index}]: {card} {why}" for card, why in engine.problems.items()]
+        finally:
+            await engine.stop()
+    _refuse(faults, file)
+
+
+def _refuse(faults: list[str], file: Path | None) -> None:
     if faults:
         source = config_file(file) or NO_FILE
         raise ConfigError("\n".join(f"{source}: {fault}" for fault in faults))

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from bedplate.core.group import Group
 from bedplate.core.ids import SessionId
+from bedplate.core.limits import LANE_NAMES
 from bedplate.core.states import Tenant, Turn
-from bedplate.core.units import MINUTE_NS
+from bedplate.core.units import MINUTE_NS, SECOND_NS
 
 MEAN_SHIFT = 4
 """The mean time of a turn moves a sixteenth of the way with each one."""
@@ -96,3 +97,17 @@ def note_gone(group: Group, turn: Turn) -> None:
 def note_ended(group: Group, slot_ns: int) -> None:
     """Fold the time that a turn was on a card into the mean."""
     group.turn_ns += (slot_ns - group.turn_ns) >> MEAN_SHIFT if group.turn_ns else slot_ns
+
+
+def too_long(lane: int, wait_ns: int, most_ns: int) -> str:
+    """Say how long a new session would wait, and how long it may."""
+    return (
+        f"a new session would wait about {_seconds(wait_ns)} s for its first card, and lane "
+        f"{LANE_NAMES[lane]} refuses one beyond {_seconds(most_ns)} s (refuse_seconds)"
+    )
+
+
+def _seconds(span_ns: int) -> str:
+    """Return seconds to the tenth, rounded up: what is longer than a limit reads as longer."""
+    tenths = -(-10 * span_ns // SECOND_NS)
+    return f"{tenths // 10}.{tenths % 10}"

@@ -94,14 +94,5 @@ def _late(
     wait_ns = demand.wait_ns(group, event.lane, payer, asked_ns)
     if wait_ns <= most_ns:
         return None
-    detail = (
-        f"a new session would wait about {_seconds(wait_ns)} s for its first card, and lane "
-        f"{LANE_NAMES[event.lane]} refuses one beyond {_seconds(most_ns)} s (refuse_seconds)"
-    )
+    detail = demand.too_long(event.lane, wait_ns, most_ns)
     return ("lane_full", detail, max(SECOND_NS, wait_ns - most_ns))
-
-
-def _seconds(span_ns: int) -> str:
-    """Return seconds to the tenth, rounded up: what is longer than a limit reads as longer."""
-    tenths = -(-10 * span_ns // SECOND_NS)
-    return f"{tenths // 10}.{tenths % 10}"
