@@ -61,6 +61,7 @@ def arrived(state: State, event: TurnArrived) -> None:
     assert group is not None
     asked_ns = demand.asked_ns(payer, event.session, state.now_ns)
     demand.let_in(payer, event.session)
+    event = _fitted(event, _context_max(payer, group))
     branch = sessions.branch_for(state, event, payer, group)
     session = branch.session
     turn = Turn(event.turn, branch, event.lane, state.now_ns)
@@ -79,7 +80,7 @@ def arrived(state: State, event: TurnArrived) -> None:
     state.turns[turn.id] = turn
     state.count("accepted")
     tenant.take(payer, turn)
-    budget.take(state, turn)
+    budget.take(state, turn, max(turn.prompt_tokens, event.most_tokens))
     retry.earn(state, turn.prompt_tokens)
     if payer.waiting[turn.lane] == 0:
         fairness.lift(group, turn)
@@ -93,6 +94,15 @@ def arrived(state: State, event: TurnArrived) -> None:
     state.push_deadline(turn.since_ns + state.policy.lanes[turn.lane].wait_max_ns, "wait", turn.id)
     if branch.turns[0] is turn:
         settle.next_turn(state, branch)
+
+
+def _fitted(event: TurnArrived, longest: int) -> TurnArrived:
+    """Return the call with an estimate that fits: it may have, and then its engine knows better."""
+    if event.prompt_tokens < longest:
+        return event
+    assert event.least_tokens < longest
+    fits = longest - 1
+    return event._replace(prompt_tokens=fits, reuse_tokens=min(event.reuse_tokens, fits))
 
 
 def _limit(state: State, event: TurnArrived, group: Group) -> int:
@@ -126,8 +136,10 @@ def _refusal(
         detail = f"every card that serves {event.model} failed turns of late and is left alone"
         return ("no_engine", detail, pause_ns)
     longest = _context_max(payer, group)
-    if event.prompt_tokens + 1 > longest:
-        detail = f"the prompt has {event.prompt_tokens} tokens, one session may hold {longest}"
+    certain = event.least_tokens or event.prompt_tokens
+    if certain + 1 > longest:
+        word = "at least " if event.least_tokens else ""
+        detail = f"the prompt has {word}{certain} tokens, one session may hold {longest}"
         return ("context_length_exceeded", detail, 0)
     session = state.sessions.get(event.session)
     if session is None:
@@ -152,8 +164,9 @@ def _refusal(
     over = tenant.refusal(payer, state.now_ns)
     if over is not None:
         return ("quota_exceeded", f"{over[0]} of tenant {payer.id}", over[1])
-    limit = _limit(state, event, group)
-    found = budget.refusal(state, payer, session, event.prompt_tokens, limit)
+    limit = _limit(state, _fitted(event, longest), group)
+    most = max(event.prompt_tokens, event.most_tokens)
+    found = budget.refusal(state, payer, session, most, limit)
     if found is None:
         return None
     advice = "ask for less output"
