@@ -110,10 +110,7 @@ class Failures(Check):
 
     def _waited_out(self, turn: Turn) -> bool:
         """Another turn's failure may be the step in which this one's patience ends."""
-        assert self.book.policy is not None
-        lane = self.book.policy.lanes[turn.arrived.lane]
-        lost = not self.book.served(turn.arrived.model) and lane.refuse_ns > 0
-        most = min(lane.wait_max_ns, lane.refuse_ns) if lost else lane.wait_max_ns
+        most = self.book.patience_ns(turn.arrived)
         return self.book.now - turn.waiting_since_ns >= most
 
     def _said(self, name: str) -> set[str]:
@@ -178,7 +175,7 @@ class Yields(Check):
         self.need(first.lane > INTERACTIVE, f"{action}: it is interactive")
         self.need(turn.yielded < YIELDS_MAX, f"{action}: it yielded {turn.yielded} times")
         card = self.book.cards[turn.card].up
-        self.need(card.kv == "full" and card.can_cut, f"{action}: its card keeps nothing")
+        self.need(card.kv == "full", f"{action}: its card keeps nothing")
         again = first.resumable or (turn.computing and not turn.delivered)
         self.need(again, f"{action}: it cannot go on")
 

@@ -298,7 +298,8 @@ class Engine(Protocol):
         """Run the turn; yield everything at hand at once, never an empty sequence.
 
         Exactly one Started comes before the first Delta and exactly one Finished ends a good run.
-        Closing the iterator stops the engine within 1 s.
+        Closing the iterator stops the engine within 1 s. With kv = "full", the slot of a resumable
+        turn then holds all that was given but the last token, and more only where can_cut.
 
         Raises:
             EngineLost: The card is gone or broke off. Another may take the turn.

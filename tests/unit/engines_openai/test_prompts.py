@@ -147,7 +147,9 @@ def test_bounds_hold_for_any_text_whatever_was_learned(learned: int) -> None:
     for _ in range(200):
         known.ratio(BANK).learn(10_000, learned)
     size = len("\U0001f9ff" * 1_000) * 4
-    count = known.count(items_of(request({"role": "user", "content": "\U0001f9ff" * 1_000})), lineage())
+    count = known.count(
+        items_of(request({"role": "user", "content": "\U0001f9ff" * 1_000})), lineage()
+    )
     assert count.most_tokens >= size, "a token a byte"
     blanks = known.count(items_of(request({"role": "user", "content": " " * 8_000})), lineage())
     assert blanks.least_tokens <= 8_000 // 80 + 4, "runs of 80 blanks are a token each"

@@ -2,8 +2,8 @@
 
 A count is an estimate by size, corrected by every usage that the engine reports for a prompt of the
 same tenant: what one tenant sends changes nothing for another. Where a prompt extends what a branch
-ran before, the engine's own count of that part is used. Sizes are bytes of UTF-8 and not characters,
-because bytes for each token differ much less between languages.
+ran before, the engine's own count of that part is used. Sizes are bytes of UTF-8, not characters:
+bytes for each token differ much less between languages.
 
 An estimate can be wrong by what a text is made of: a run of blanks is a token, a rare sign is one a
 byte. So it comes with bounds that hold for any text. Nothing is refused for its length by less than
