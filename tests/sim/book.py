@@ -256,18 +256,6 @@ class Book:
         own = self.context_of(event.tenant)
         return min(wanted, (min(own, longest) if own else longest) - event.prompt_tokens)
 
-    def served(self, model: str) -> bool:
-        """Tell whether a card that serves a model is up."""
-        return any(card.alive and card.up.model == model for card in self.cards.values())
-
-    def patience_ns(self, event: ev.TurnArrived) -> int:
-        """How long a call may wait: less where no card that serves its model is up."""
-        assert self.policy is not None
-        lane = self.policy.lanes[event.lane]
-        if self.served(event.model) or not lane.refuse_ns:
-            return lane.wait_max_ns
-        return min(lane.wait_max_ns, lane.refuse_ns)
-
     def context_of(self, tenant: str) -> int:
         """The longest context that a tenant's limits allow, 0 for any."""
         assert self.policy is not None

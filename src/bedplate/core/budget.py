@@ -3,8 +3,8 @@
 A call reserves the most that it may cost (its prompt computed, at its upper bound where it is only
 estimated, and its limit produced) and is let in only if spent + reserved stays within every budget;
 its usage row then settles it: what it did cost is spent, the reservation is gone (INV-20). A turn
-that fails on our side costs nothing. So calls of one instant cannot pass a budget together, and what
-is enforced is the sum of the rows, to the last millionth: both come from `prices.cost_of`.
+that fails on our side costs nothing. So calls of one instant cannot pass a budget together, and
+what is enforced is the sum of the rows, to the last millionth: both come from `prices.cost_of`.
 
 Money that time costs (KV kept, hours of a card) cannot be reserved, for nobody knows how long. It
 counts when its row is written, and may take what is spent beyond the budget; then nothing more is
