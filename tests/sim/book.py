@@ -254,10 +254,6 @@ class Book:
         own = self.context_of(event.tenant)
         return min(wanted, (min(own, longest) if own else longest) - event.prompt_tokens)
 
-    def served(self, model: str) -> bool:
-        """Tell whether a card that serves a model is up."""
-        return any(card.alive and card.up.model == model for card in self.cards.values())
-
     def context_of(self, tenant: str) -> int:
         """The longest context that a tenant's limits allow, 0 for any."""
         assert self.policy is not None

@@ -157,7 +157,9 @@ class VirtualCard:
             return
         held = () if place.lied else place.tokens
         if self.up.kv == "full":
-            run.cached = usable(held, prompt, can_cut=self.up.can_cut)
+            line = extend(prompt, f"{order.turn}!", order.resume_tokens)
+            saved = usable(held, line, can_cut=self.up.can_cut)
+            run.cached = min(saved, length(prompt) - 1)
         else:
             run.cached = self.rng.randint(0, length(prompt) - 1)
         place.lied = False

@@ -8,7 +8,7 @@ from bedplate.core import actions as act
 from bedplate.core import events as ev
 from tests.sim.book import Turn
 from tests.sim.checkers import Check
-from tests.sim.sequence import Sequence, length, usable
+from tests.sim.sequence import Sequence, extend, length, usable
 from tests.sim.shares import Shares
 from tests.sim.things import DROPS_FAILED_MAX, Card, Slot
 
@@ -82,7 +82,8 @@ class Prefix(Check):
             self.need(not action.loaded, f"{action}: loaded without a load")
             return
         slot = card.slots[action.slot]
-        true = usable(slot.tokens, turn.prompt, can_cut=card.up.can_cut)
+        line = extend(turn.prompt, f"{action.turn}!", action.resume_tokens)
+        true = usable(slot.tokens, line, can_cut=card.up.can_cut)
         self.need(
             action.expect_cached_tokens <= true,
             f"{action}: slot truly offers {true} (holds {slot.tokens}, prompt {turn.prompt})",

@@ -8,6 +8,7 @@ from bedplate.core.limits import DISPATCH_ATTEMPTS_MAX, INTERACTIVE, YIELDS_MAX
 from bedplate.core.units import SECOND_NS
 from tests.sim.book import MOVE_NS, Book, Turn
 from tests.sim.checkers import Check
+from tests.sim.patience import patience_ns, served
 
 LATE_NS = SECOND_NS
 """How late a timer may be, with room."""
@@ -100,7 +101,7 @@ class Failures(Check):
             ran_out = turn.attempts > 0 and now - turn.last_dispatch_ns >= most
             return ran_out or reason in self._said(name)
         if reason == "no_engine" and self._waited_out(turn):
-            return turn.attempts > 0 and not self.book.served(turn.arrived.model)
+            return turn.attempts > 0 and not served(self.book, turn.arrived.model)
         if reason == "lane_full":
             return 0 < turn.yielded == turn.attempts and self._waited_out(turn)
         if reason == "engine_lost" and turn.attempts:
@@ -111,10 +112,7 @@ class Failures(Check):
 
     def _waited_out(self, turn: Turn) -> bool:
         """Another turn's failure may be the step in which this one's patience ends."""
-        assert self.book.policy is not None
-        lane = self.book.policy.lanes[turn.arrived.lane]
-        lost = not self.book.served(turn.arrived.model) and lane.refuse_ns > 0
-        most = min(lane.wait_max_ns, lane.refuse_ns) if lost else lane.wait_max_ns
+        most = patience_ns(self.book, turn.arrived)
         return self.book.now - turn.waiting_since_ns >= most
 
     def _said(self, name: str) -> set[str]:
@@ -179,7 +177,7 @@ class Yields(Check):
         self.need(first.lane > INTERACTIVE, f"{action}: it is interactive")
         self.need(turn.yielded < YIELDS_MAX, f"{action}: it yielded {turn.yielded} times")
         card = self.book.cards[turn.card].up
-        self.need(card.kv == "full" and card.can_cut, f"{action}: its card keeps nothing")
+        self.need(card.kv == "full", f"{action}: its card keeps nothing")
         again = first.resumable or (turn.computing and not turn.delivered)
         self.need(again, f"{action}: it cannot go on")
 

@@ -11,6 +11,7 @@ from bedplate.core.limits import BRANCH_QUEUE_MAX, DISPATCH_ATTEMPTS_MAX
 from bedplate.core.units import SECOND_NS
 from tests.sim.book import GOOD_ENDS, Book, Turn
 from tests.sim.checkers import Check
+from tests.sim.patience import patience_ns, served
 from tests.sim.sequence import length
 
 PLACED_NS = 60 * SECOND_NS
@@ -181,14 +182,9 @@ class Refusals(Check):
             self.need(self._holds(action.reason, turn.arrived), f"{action}: not so, {turn.arrived}")
 
     def _waited(self, action: act.Refuse, turn: Turn) -> None:
-        assert self.book.policy is not None
-        lane = self.book.policy.lanes[turn.arrived.lane]
-        lost = not self.book.served(turn.arrived.model)
-        least = lane.wait_max_ns
-        if lost and lane.refuse_ns:
-            least = min(least, lane.refuse_ns)
+        least = patience_ns(self.book, turn.arrived)
         waited = self.book.now - turn.at_ns
-        code = "no_engine" if lost else "lane_full"
+        code = "lane_full" if served(self.book, turn.arrived.model) else "no_engine"
         self.need(action.reason == code, f"{action}: it was accepted")
         calm = self.book.now - self.book.policy_ns > waited
         self.need(waited >= least or not calm, f"{action}: after {waited}")

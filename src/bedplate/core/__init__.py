@@ -26,9 +26,9 @@ One step, always in this order:
 A reading order: states (the records and their states), limits, events, actions; the books in card,
 pool, lease, tenant, lane, prices, budget and retry; the choices that have alternatives in rules,
 and what is chosen in admission, order, fairness, release, placement and retention; the way of a
-turn in door, ready, dispatch, writethrough and settle; the handlers of events in turns, calls, kv, cards
-and sessions, of failing cards in breaker; state, water and base last. `invariants` checks the books
-as a whole, `snapshot` saves and restores them, `view` reads them.
+turn in door, ready, dispatch, writethrough and settle; the handlers of events in turns, calls, kv,
+cards and sessions, of failing cards in breaker; state, water and base last. `invariants` checks the
+books as a whole, `snapshot` saves and restores them, `view` reads them.
 
 Rules: standard library only, integers only, no set is iterated, every tie ends in a serial or an
 index, and assertions are always on. A loop is bounded by a constant of `limits`, or by the turns,

@@ -1,10 +1,10 @@
 """Budgets: money of a tenant in a day and a month, money and tokens of one session.
 
-A call reserves the most that it may cost (its prompt computed, its limit produced) and is let in
-only if spent + reserved stays within every budget; its usage row then settles it: what it did cost
-is spent, the reservation is gone (INV-20). A turn that fails on our side costs nothing. So calls of
-one instant cannot pass a budget together, and what is enforced is the sum of the rows, to the last
-millionth: both come from `prices.cost_of`.
+A call reserves the most that it may cost (its prompt computed, at its upper bound where it is only
+estimated, and its limit produced) and is let in only if spent + reserved stays within every budget;
+its usage row then settles it: what it did cost is spent, the reservation is gone (INV-20). A turn
+that fails on our side costs nothing. So calls of one instant cannot pass a budget together, and
+what is enforced is the sum of the rows, to the last millionth: both come from `prices.cost_of`.
 
 Money that time costs (KV kept, hours of a card) cannot be reserved, for nobody knows how long. It
 counts when its row is written, and may take what is spent beyond the budget; then nothing more is
@@ -115,14 +115,14 @@ def _words(spent: str, reserved: str, limit: str, asked: str) -> str:
     return f"spent {spent}, reserved {reserved}, limit {limit}, this call may take {asked}"
 
 
-def take(state: State, turn: Turn) -> None:
-    """Reserve what an accepted call may cost."""
+def take(state: State, turn: Turn, prompt_tokens: int) -> None:
+    """Reserve what an accepted call may cost, with the most tokens that its prompt can have."""
     session = turn.branch.session
     tenant = session.tenant
     assert turn.budget_micro == turn.budget_tokens == 0
-    turn.budget_tokens = turn.prompt_tokens + turn.limit_tokens
+    turn.budget_tokens = prompt_tokens + turn.limit_tokens
     turn.budget_micro = highest(
-        state.policy.prices, prompt_tokens=turn.prompt_tokens, limit_tokens=turn.limit_tokens
+        state.policy.prices, prompt_tokens=prompt_tokens, limit_tokens=turn.limit_tokens
     )
     session.reserved_tokens += turn.budget_tokens
     session.reserved_micro += turn.budget_micro

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bedplate.core import leaving, pool, settle, shares, slices, turns
+from bedplate.core import leaving, pool, settle, shares, slices
 from bedplate.core import tenant as limits
 from bedplate.core.actions import Alarm
 from bedplate.core.card import empty_slot, touch
@@ -183,5 +183,5 @@ def recount(state: State, group: Group) -> None:
         group.lost_ns = 0
     elif not group.lost_ns:
         group.lost_ns = state.now_ns
-        turns.await_return(state, group)
+        settle.await_return(state, group)
     state.stir(group)

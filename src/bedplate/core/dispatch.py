@@ -171,13 +171,13 @@ def dispatch(state: State, turn: Turn) -> None:
 def _may_yield(turn: Turn, card: Card) -> bool:
     """Tell whether the turn may be stopped on this card, at least until its first token is out.
 
-    An engine may have computed more than anyone was given, so the card must cut KV back. A turn
-    that tries a card which failed before is left to its end.
+    Its engine leaves what was given in the slot, whatever else it had computed. A turn that tries a
+    card which failed before is left to its end.
     """
     if turn.lane == INTERACTIVE or turn.owed or turn.yields >= YIELDS_MAX:
         return False
     again = turn.resumable or turn.out_tokens == 0
-    return again and card.breaker == BREAKER_CLOSED and card.kv == "full" and card.can_cut
+    return again and card.breaker == BREAKER_CLOSED and card.kv == "full"
 
 
 def leave_slot(state: State, turn: Turn) -> Slot:

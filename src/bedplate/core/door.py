@@ -11,6 +11,16 @@ from bedplate.core.states import Tenant
 from bedplate.core.units import SECOND_NS
 
 
+def fitted(event: TurnArrived, payer: Tenant, group: Group) -> TurnArrived:
+    """Return the call with an estimate that fits: it may have, and then its engine knows better."""
+    longest = _context_max(payer, group)
+    if event.prompt_tokens < longest:
+        return event
+    assert event.least_tokens < longest
+    fits = longest - 1
+    return event._replace(prompt_tokens=fits, reuse_tokens=min(event.reuse_tokens, fits))
+
+
 def limit_of(state: State, event: TurnArrived, group: Group) -> int:
     """Return how many tokens the call may produce."""
     wanted = event.limit_tokens or state.policy.lanes[event.lane].output_tokens
@@ -43,8 +53,10 @@ def refusal_of(
         detail = f"every card that serves {event.model} failed turns of late and is left alone"
         return ("no_engine", detail, pause_ns)
     longest = _context_max(payer, group)
-    if event.prompt_tokens + 1 > longest:
-        detail = f"the prompt has {event.prompt_tokens} tokens, one session may hold {longest}"
+    certain = event.least_tokens or event.prompt_tokens
+    if certain + 1 > longest:
+        word = "at least " if event.least_tokens else ""
+        detail = f"the prompt has {word}{certain} tokens, one session may hold {longest}"
         return ("context_length_exceeded", detail, 0)
     session = state.sessions.get(event.session)
     if session is None:
@@ -69,8 +81,9 @@ def refusal_of(
     over = tenant.refusal(payer, state.now_ns)
     if over is not None:
         return ("quota_exceeded", f"{over[0]} of tenant {payer.id}", over[1])
-    limit = limit_of(state, event, group)
-    found = budget.refusal(state, payer, session, event.prompt_tokens, limit)
+    limit = limit_of(state, fitted(event, payer, group), group)
+    most = max(event.prompt_tokens, event.most_tokens)
+    found = budget.refusal(state, payer, session, most, limit)
     if found is None:
         return None
     advice = "ask for less output"

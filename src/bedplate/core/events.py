@@ -36,6 +36,8 @@ class TurnArrived(NamedTuple):
     `prefix` names the opening of a prompt of which nothing is computed yet: its first
     `prefix_tokens` tokens, before which there is no other. Equal names of one tenant and model mean
     equal tokens; "" for none.
+    `least_tokens` and `most_tokens` bound a prompt that is only estimated: it certainly has the
+    one, and no more than the other. 0: `prompt_tokens` is the count.
     """
 
     turn: TurnId
@@ -52,6 +54,8 @@ class TurnArrived(NamedTuple):
     exact: bool
     prefix: str = ""
     prefix_tokens: int = 0
+    least_tokens: int = 0
+    most_tokens: int = 0
 
 
 class TurnStarted(NamedTuple):

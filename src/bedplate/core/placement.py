@@ -59,11 +59,13 @@ def usable_tokens(held: Slot | Entry, turn: Turn, *, can_cut: bool) -> int:
     """Return how many leading prompt tokens the KV in a slot or an entry saves this turn.
 
     At least one prompt token is always computed. An engine that cannot cut KV back uses all of it
-    or nothing.
+    or nothing; what was delivered before a turn made way is in it too.
     """
     known = held.tokens if held is opening_of(turn) else turn.reuse_tokens
-    usable = min(shared_tokens(held, turn), known, turn.prompt_tokens - 1)
-    return usable if can_cut or usable == held.tokens else 0
+    shared = min(shared_tokens(held, turn), known)
+    if not can_cut and min(shared, turn.prompt_tokens + turn.out_tokens - 1) != held.tokens:
+        return 0
+    return min(shared, turn.prompt_tokens - 1)
 
 
 def shared_tokens(held: Slot | Entry, turn: Turn) -> int:

@@ -10,6 +10,7 @@ from bedplate.core import retry as resend
 from bedplate.core.actions import CancelTurn, FailTurn, Refuse, Settled
 from bedplate.core.dispatch import leave_slot
 from bedplate.core.events import GOOD_ENDS
+from bedplate.core.group import Group
 from bedplate.core.lease import AREA_MAX, RENT, take_area, take_prefix_area
 from bedplate.core.limits import DISPATCH_ATTEMPTS_MAX, NO_ENGINE_RETRY_NS
 from bedplate.core.state import State
@@ -195,6 +196,28 @@ def store_over(state: State, branch: Branch) -> None:
             if fork.turns:
                 pool.share(branch, fork)
                 next_turn(state, fork)
+
+
+def wait_ends_ns(state: State, turn: Turn) -> int:
+    """Return when a turn has waited for as long as its lane allows.
+
+    For a card to come back, where none that serves its model is up, it waits no longer than a new
+    session would for its first card.
+    """
+    lane = state.policy.lanes[turn.lane]
+    due_ns = turn.since_ns + lane.wait_max_ns
+    lost_ns = turn.branch.group.lost_ns
+    if not lost_ns or not lane.refuse_ns:
+        return due_ns
+    return min(due_ns, max(turn.since_ns, lost_ns) + lane.refuse_ns)
+
+
+def await_return(state: State, group: Group) -> None:
+    """Look again at what waits for a group that has lost its last card. Cost: O(open turns)."""
+    assert group.lost_ns
+    for turn in state.turns.values():
+        if turn.branch.group is group and turn.state in WAITING:
+            state.push_deadline(wait_ends_ns(state, turn), "wait", turn.id)
 
 
 def give_up(state: State, turn: Turn, detail: str) -> None:

@@ -29,7 +29,6 @@ from bedplate.core.events import (
     TurnEnded,
     TurnStarted,
 )
-from bedplate.core.group import Group
 from bedplate.core.ids import TurnId
 from bedplate.core.leaving import must_go, vacate
 from bedplate.core.placement import untried
@@ -61,6 +60,7 @@ def arrived(state: State, event: TurnArrived) -> None:
     assert group is not None
     asked_ns = demand.asked_ns(payer, event.session, state.now_ns)
     demand.let_in(payer, event.session)
+    event = door.fitted(event, payer, group)
     branch = sessions.branch_for(state, event, payer, group)
     session = branch.session
     turn = Turn(event.turn, branch, event.lane, state.now_ns)
@@ -79,7 +79,7 @@ def arrived(state: State, event: TurnArrived) -> None:
     state.turns[turn.id] = turn
     state.count("accepted")
     tenant.take(payer, turn)
-    budget.take(state, turn)
+    budget.take(state, turn, max(turn.prompt_tokens, event.most_tokens))
     retry.earn(state, turn.prompt_tokens)
     if payer.waiting[turn.lane] == 0:
         fairness.lift(group, turn)
@@ -268,7 +268,7 @@ def deadline(state: State, kind: str, subject: str) -> None:
     if turn is None:
         return
     if kind == "wait" and turn.state in WAITING:
-        due_ns = _wait_ends_ns(state, turn)
+        due_ns = settle.wait_ends_ns(state, turn)
         if due_ns > state.now_ns:
             state.push_deadline(due_ns, kind, subject)
         else:
@@ -280,28 +280,6 @@ def deadline(state: State, kind: str, subject: str) -> None:
             state.push_deadline(due_ns, kind, subject)
         else:
             settle.stop(state, turn, TIMEOUT, "the engine did not end the turn in time")
-
-
-def _wait_ends_ns(state: State, turn: Turn) -> int:
-    """Return when a turn has waited for as long as its lane allows.
-
-    For a card to come back, where none that serves its model is up, it waits no longer than a new
-    session would for its first card.
-    """
-    lane = state.policy.lanes[turn.lane]
-    due_ns = turn.since_ns + lane.wait_max_ns
-    lost_ns = turn.branch.group.lost_ns
-    if not lost_ns or not lane.refuse_ns:
-        return due_ns
-    return min(due_ns, max(turn.since_ns, lost_ns) + lane.refuse_ns)
-
-
-def await_return(state: State, group: Group) -> None:
-    """Look again at what waits for a group that has lost its last card. Cost: O(open turns)."""
-    assert group.lost_ns
-    for turn in state.turns.values():
-        if turn.branch.group is group and turn.state in WAITING:
-            state.push_deadline(_wait_ends_ns(state, turn), "wait", turn.id)
 
 
 def _running(state: State, turn_id: TurnId, attempt: int) -> Turn | None:

@@ -119,7 +119,8 @@ class Prompt:
     `tokens` and `reuse_tokens` go into TurnArrived: the whole prompt, and how many of its leading
     tokens equal what the branch (or the parent of a fork) has computed. `payload` is the adapter's
     own. Where nothing is computed yet, `prefix` may name the opening that other sessions of the
-    tenant can share, its first `prefix_tokens` tokens: the same name means the same tokens.
+    tenant can share, its first `prefix_tokens` tokens: the same name means the same tokens. Where
+    `tokens` is an estimate, the prompt has `least_tokens` to `most_tokens`; 0: it is none.
     """
 
     tokens: int
@@ -129,6 +130,8 @@ class Prompt:
     payload: object
     prefix: str = ""
     prefix_tokens: int = 0
+    least_tokens: int = 0
+    most_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -295,7 +298,8 @@ class Engine(Protocol):
         """Run the turn; yield everything at hand at once, never an empty sequence.
 
         Exactly one Started comes before the first Delta and exactly one Finished ends a good run.
-        Closing the iterator stops the engine within 1 s.
+        Closing the iterator stops the engine within 1 s. With kv = "full", the slot of a resumable
+        turn then holds all that was given but the last token, and more only where can_cut.
 
         Raises:
             EngineLost: The card is gone or broke off. Another may take the turn.

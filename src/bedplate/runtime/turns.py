@@ -58,6 +58,8 @@ class Call:
             exact=prompt.exact,
             prefix=prompt.prefix,
             prefix_tokens=prompt.prefix_tokens,
+            least_tokens=prompt.least_tokens,
+            most_tokens=prompt.most_tokens,
         )
 
 

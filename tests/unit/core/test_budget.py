@@ -72,6 +72,22 @@ def test_failures_f01_three_of_eight_at_one_instant(key: str) -> None:
     assert first.retry_after_ns == SECOND_NS, "the three may need less than they reserved"
 
 
+@pytest.mark.parametrize("key", ["session_total_tokens_max", "session_micro_max", "day_micro_max"])
+def test_failures_f01_an_estimate_reserves_the_most_that_it_can_be(key: str) -> None:
+    """Calls of one instant whose prompts are far longer than estimated pass no budget together."""
+    run = steps(**{key: 300})
+    refused = 0
+    for number in range(5):
+        turn = f"t{number}"
+        run.arrive(turn, "s", branch=number, exact=False, least_tokens=1, most_tokens=120)
+        refused += len(run.said(act.Refuse))
+    assert refused == 3, "two of 120 + 10 fit in 300"
+    for number in range(2):
+        run.end(f"t{number}", prompt_tokens=120, out_tokens=10, kv_tokens=0)
+    assert (session(run, "s").spent_tokens, session(run, "s").spent_micro) == (260, 260)
+    assert session(run, "s").reserved_tokens == tenant(run).reserved_micro == 0
+
+
 def test_failures_f01_spent_is_the_sum_of_what_it_cost() -> None:
     """F01: after settling, spent is the actual cost; a call that fails gives all back."""
     run = steps(session_micro_max=90)

@@ -236,3 +236,22 @@ def test_waiting_too_long_is_lane_full_and_settles_nothing_used() -> None:
     row = core.one(act.Settled)
     assert (row.turn, row.prompt_tokens, row.out_tokens, row.slot_ns) == ("b", 0, 0, 0)
     assert row.queue_ns == 60 * SECOND_NS
+
+
+def test_an_estimate_refuses_nothing_that_may_fit() -> None:
+    core = Steps()
+    core.card(context_tokens=100)
+    core.arrive("a", prompt_tokens=400, reuse_tokens=300, exact=False, least_tokens=99)
+    order = core.one(act.Dispatch)
+    assert order.limit_tokens == 1, "the books have room for one token more"
+    core.end("a", prompt_tokens=60, out_tokens=1, kv_tokens=0)
+    assert core.one(act.Settled).prompt_tokens == 60
+
+
+def test_an_estimate_that_cannot_fit_is_refused_by_what_is_certain() -> None:
+    core = Steps()
+    core.card(context_tokens=100)
+    core.arrive("a", prompt_tokens=400, exact=False, least_tokens=100)
+    refusal = core.one(act.Refuse)
+    assert refusal.reason == "context_length_exceeded"
+    assert refusal.detail == "the prompt has at least 100 tokens, one session may hold 100"

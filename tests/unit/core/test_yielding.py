@@ -117,9 +117,25 @@ def test_nobody_yields_to_its_own_lane_or_a_lower_one(lane: int, above: int) -> 
     assert core.said(act.YieldTurn) == []
 
 
-@pytest.mark.parametrize(
-    "card", [{"kv": "hints"}, {"kv": "none"}, {"can_cut": False}], ids=["hints", "none", "whole"]
-)
+def test_a_card_that_cannot_cut_what_is_stored_gives_way_too_and_all_of_it_is_used() -> None:
+    core = world(can_cut=False)
+    begin(core, "batch", BATCH)
+    core.arrive("now", lane=INTERACTIVE)
+    assert core.one(act.YieldTurn).turn == "batch"
+    give_way(core, "batch")
+    stored = core.one(act.StoreKv)
+    core.stored(stored, tokens=29)
+    core.dropped(core.one(act.DropKv))
+    core.end("now", kv_tokens=0)
+    core.dropped(core.one(act.DropKv))
+    load = core.one(act.LoadKv)
+    assert load.entry == stored.entry
+    core.loaded(load, tokens=29)
+    again = core.one(act.Dispatch)
+    assert (again.expect_cached_tokens, again.loaded) == (19, True), "its whole prompt but a token"
+
+
+@pytest.mark.parametrize("card", [{"kv": "hints"}, {"kv": "none"}], ids=["hints", "none"])
 def test_only_where_it_can_go_on_from_its_kv(card: dict[str, Any]) -> None:
     core = world(**card)
     begin(core, "batch", BATCH)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bedplate.core.ids import BranchId, CardId, ModelId, SessionId, SlotId, TenantId, TurnId
+from bedplate.core.limits import BATCH
 from bedplate.engines.base import ChatRequest, Lineage, Prompt, TurnRun
 from bedplate.engines.llamacpp.grammar import grammar_for
 from bedplate.engines.llamacpp.grammars import Grammars
@@ -14,7 +15,9 @@ from bedplate.engines.llamacpp.prompting import PromptIds
 from bedplate.engines.llamacpp.request import (
     check_request,
     completion_body,
+    extends_slot,
     is_resumable,
+    line_to_keep,
     reads_calls,
 )
 from bedplate.engines.llamacpp.transcript import pack
@@ -39,10 +42,17 @@ def request(**more: Any) -> ChatRequest:
 
 
 def body(chat: ChatRequest, *, stops: tuple[str, ...] = (), limit: int = 32) -> dict[str, Any]:
+    run = resumed(chat, limit=limit)
+    assert isinstance(run.prompt.payload, PromptIds)
+    return completion_body(run, run.prompt.payload, stops)
+
+
+def resumed(chat: ChatRequest, *, limit: int = 32, lane: int = 0, exact: bool = True) -> TurnRun:
+    """A turn of three prompt tokens that gave two."""
     payload = PromptIds(b"", b"", [], pack([1, 2, 3]), 0, grammar_for(chat))
-    payload.delivered.add("ab", tokens=2, ids=[8, 9], exact=True)
-    lineage = Lineage(TenantId("t"), SessionId("s"), BranchId(0), -1, 0)
-    run = TurnRun(
+    payload.delivered.add("ab", tokens=2, ids=[8, 9], exact=exact)
+    lineage = Lineage(TenantId("t"), SessionId("s"), BranchId(0), -1, lane)
+    return TurnRun(
         turn=TurnId("t1"),
         attempt=1,
         lineage=lineage,
@@ -57,7 +67,6 @@ def body(chat: ChatRequest, *, stops: tuple[str, ...] = (), limit: int = 32) -> 
         deadline_s=1.0,
         delivered="ab",
     )
-    return completion_body(run, payload, stops)
 
 
 @pytest.mark.parametrize(
@@ -247,3 +256,27 @@ def test_only_plain_text_may_go_on_elsewhere() -> None:
     assert not is_resumable(request(seed=0, temperature=0.7), None)
     assert is_resumable(request(seed=7, temperature=0.0), None)
     assert is_resumable(request(temperature=0.7, presence_penalty=1.0), None)
+
+
+def test_a_turn_that_may_make_way_leaves_all_but_its_last_token() -> None:
+    assert line_to_keep(resumed(request(), lane=BATCH)) == pack([1, 2, 3, 8])
+    assert line_to_keep(resumed(request())) == b"", "an interactive turn makes no way"
+    assert line_to_keep(resumed(request(), lane=BATCH, exact=False)) == b""
+    other = resumed(request(), lane=BATCH)
+    other.prompt.resumable = False
+    assert line_to_keep(other) == b""
+
+
+def test_a_slot_is_reused_without_a_cut_only_where_the_prompt_begins_with_all_of_it() -> None:
+    run = resumed(request())
+    payload = run.prompt.payload
+    assert isinstance(payload, PromptIds)
+    assert not extends_slot(run, payload), "the core expects nothing there"
+    run.expect_cached_tokens = 2
+    assert extends_slot(run, payload)
+    payload.delivered.exact = False
+    assert not extends_slot(run, payload), "other ids may stand for the same text"
+    run.resume_tokens = 0
+    assert extends_slot(run, payload)
+    run.expect_cached_tokens, run.prefix_tokens = 0, 2
+    assert extends_slot(run, payload), "its opening was computed in this slot just now"

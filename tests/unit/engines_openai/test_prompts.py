@@ -16,8 +16,13 @@ ASK = {"role": "user", "content": "What is due?"}
 ANSWER = {"role": "assistant", "content": "Nothing."}
 
 
-def lineage(branch: int = 0, fork_of: int = -1, session: str = "s") -> Lineage:
-    return Lineage(TenantId("bank"), SessionId(session), BranchId(branch), fork_of, 0)
+BANK, RIVAL = TenantId("bank"), TenantId("rival")
+
+
+def lineage(
+    branch: int = 0, fork_of: int = -1, session: str = "s", tenant: TenantId = BANK
+) -> Lineage:
+    return Lineage(tenant, SessionId(session), BranchId(branch), fork_of, 0)
 
 
 def request(*messages: JsonObject, **fields: Any) -> ChatRequest:
@@ -40,7 +45,7 @@ def test_an_extension_keeps_the_engines_count_and_estimates_the_rest() -> None:
     more = items_of(request(SYSTEM, ASK, ANSWER, {"role": "user", "content": "x" * 400}))
     count = known.count(more, lineage())
     assert count.reuse_tokens == 120
-    assert count.tokens == 120 + known.ratio.tokens(more.sizes[-1])
+    assert count.tokens == 120 + known.ratio(BANK).tokens(more.sizes[-1])
 
 
 def test_an_answer_that_an_sdk_sends_back_in_its_own_form_is_the_same_answer() -> None:
@@ -52,7 +57,7 @@ def test_an_answer_that_an_sdk_sends_back_in_its_own_form_is_the_same_answer() -
 
 def test_the_same_prompt_again_reuses_all_but_a_token() -> None:
     count = after(SYSTEM, ASK).count(items_of(request(SYSTEM, ASK)), lineage())
-    assert count == (100, 99)
+    assert count == (100, 99, 100, 100)
 
 
 def test_another_answer_reuses_the_prompt_only() -> None:
@@ -112,13 +117,61 @@ def test_the_ratio_moves_to_what_is_seen_and_stays_within_bounds() -> None:
     assert isinstance(ratio.ppm, int)
 
 
+def test_what_one_tenant_sends_changes_no_count_of_another() -> None:
+    known = Prompts()
+    items = items_of(request({"role": "user", "content": "x" * 40_000}))
+    before = known.count(items, lineage())
+    dense = items_of(request({"role": "user", "content": "\U0001f9ff" * 300}))
+    for _ in range(60):
+        place = lineage(session="r", tenant=RIVAL)
+        known.ended(dense, place, ended(prompt_tokens=1_200))
+    assert known.count(items, lineage()) == before
+    assert known.count(items, lineage(tenant=RIVAL)).tokens > 3 * before.tokens
+
+
+def test_the_tenant_unused_for_longest_is_forgotten() -> None:
+    known = Prompts()
+    known.ratio(BANK).learn(10_000, 9_000)
+    learned = known.ratio(BANK).ppm
+    for number in range(prompts.TENANTS_MAX - 1):
+        known.ratio(TenantId(f"t{number}"))
+    assert known.ratio(BANK).ppm == learned
+    for number in range(prompts.TENANTS_MAX):
+        known.ratio(TenantId(f"u{number}"))
+    assert known.ratio(BANK).ppm == prompts.START_PPM
+
+
+@pytest.mark.parametrize("learned", [1, 10_000])
+def test_bounds_hold_for_any_text_whatever_was_learned(learned: int) -> None:
+    known = Prompts()
+    for _ in range(200):
+        known.ratio(BANK).learn(10_000, learned)
+    size = len("\U0001f9ff" * 1_000) * 4
+    count = known.count(
+        items_of(request({"role": "user", "content": "\U0001f9ff" * 1_000})), lineage()
+    )
+    assert count.most_tokens >= size, "a token a byte"
+    blanks = known.count(items_of(request({"role": "user", "content": " " * 8_000})), lineage())
+    assert blanks.least_tokens <= 8_000 // 80 + 4, "runs of 80 blanks are a token each"
+    assert blanks.least_tokens <= blanks.tokens <= blanks.most_tokens
+    assert count.tokens >= size * prompts.PPM_MIN // 10**6
+
+
+def test_what_the_engine_counted_is_no_estimate() -> None:
+    known = after(SYSTEM, ASK)
+    more = items_of(request(SYSTEM, ASK, ANSWER, {"role": "user", "content": "x" * 400}))
+    count = known.count(more, lineage())
+    assert count.least_tokens == 120 + more.sizes[-1] // prompts.TOKEN_BYTES_MAX
+    assert count.most_tokens == 120 + more.sizes[-1]
+
+
 def test_short_prompts_and_pictures_teach_nothing() -> None:
     known = Prompts()
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 9_000}}
     picture = {"role": "user", "content": [{"type": "text", "text": "see " * 200}, image]}
     for messages in ((ASK,), (picture,)):
         known.ended(items_of(request(*messages)), lineage(), ended(prompt_tokens=9_999))
-    assert known.ratio.ppm == prompts.START_PPM
+    assert known.ratio(BANK).ppm == prompts.START_PPM
 
 
 def test_a_picture_counts_by_itself_and_not_by_its_encoding() -> None:

@@ -42,7 +42,9 @@ from bedplate.engines.llamacpp.request import (
     PARAMS,
     check_request,
     completion_body,
+    extends_slot,
     is_resumable,
+    line_to_keep,
     opening_body,
     reads_calls,
 )
@@ -68,6 +70,8 @@ TRANSCRIPT_BYTES_MAX = 64 << 20
 """Memory for the transcripts of all branches; what the pool holds too leaves first."""
 SETTLE_SECONDS = 10.0
 SETTLE_POLL_SECONDS = 0.02
+CUT_SECONDS = 2.0
+"""Longest time to cut a slot back: one token is computed, beside what the card runs."""
 
 
 class LlamaCppEngine:
@@ -189,6 +193,7 @@ class LlamaCppEngine:
         client = self.fleet.cards[turn.card].server()
         await self._resume(turn, payload)
         body = completion_body(turn, payload, self._stops)
+        body["cache_prompt"] = self._model.can_cut or extends_slot(turn, payload)
         prompt_tokens = len(body["prompt"])
         if 0 < turn.limit_tokens <= payload.delivered.tokens:
             yield _all_delivered(payload, prompt_tokens)
@@ -275,20 +280,7 @@ class LlamaCppEngine:
         A slot can be stored whole only: now it holds the opening and no more.
         """
         opening = payload.ids[: turn.prefix_tokens * 4]
-        events = client.complete(opening_body(turn, opening))
-        ledger = self.fleet.ledgers[turn.card]
-        last: JsonObject = {}
-        try:
-            while not last.get("stop"):
-                last = (await _next_batch(events, turn, deadline))[-1]
-        finally:
-            await events.aclose()
-            if not last.get("stop"):
-                held = await self._free_slot(turn)
-                ledger.unseen_prompt(held, 0)
-                ledger.unseen_answer(int(held >= turn.prefix_tokens))  # sampled at its end
-        ledger.unseen_prompt(turn.prefix_tokens, int(last["timings"]["cache_n"]))
-        ledger.unseen_answer(int(last["tokens_predicted"]))
+        await self._fill_slot(turn, client, opening, deadline)
         entry, tenant = turn.prefix_entry, turn.lineage.tenant
         try:
             stored = await self._moves().store_opening(
@@ -299,14 +291,41 @@ class LlamaCppEngine:
             return StoredPrefix(0, 0)
         return StoredPrefix(*stored)
 
+    async def _fill_slot(
+        self, turn: TurnRun, client: CardClient, ids: bytes, deadline: float
+    ) -> None:
+        """Have the idle slot hold exactly `ids`; what the card does for that is no turn's."""
+        events = client.complete(opening_body(turn, ids))
+        ledger, tokens = self.fleet.ledgers[turn.card], len(ids) // 4
+        last: JsonObject = {}
+        try:
+            while not last.get("stop"):
+                last = (await _next_batch(events, turn, deadline))[-1]
+        finally:
+            await events.aclose()
+            if not last.get("stop"):
+                held = await self._free_slot(turn)
+                ledger.unseen_prompt(held, 0)
+                ledger.unseen_answer(int(held >= tokens))  # sampled at its end
+        ledger.unseen_prompt(tokens, int(last["timings"]["cache_n"]))
+        ledger.unseen_answer(int(last["tokens_predicted"]))
+
     async def _settle(self, turn: TurnRun, answer: Answer, prompt_tokens: int) -> None:
-        """After a cut run, book what the server did unseen."""
+        """After a cut run, book what the server did unseen; leave what was given, to go on from.
+
+        What is stored of a model with a window can be cut back no more: its slot is cut here.
+        """
+        assert self._model is not None
         ledger = self.fleet.ledgers[turn.card]
         held = await self._free_slot(turn)
         if not held:
             return
         if answer.started:
             ledger.unseen_answer(held - prompt_tokens + 1 - answer.counted)
+            line = line_to_keep(turn)
+            if not self._model.can_cut and 0 < len(line) // 4 < held:
+                client = self.fleet.cards[turn.card].server()
+                await self._fill_slot(turn, client, line, time.monotonic() + CUT_SECONDS)
         else:
             known = answer.cached or turn.expect_cached_tokens or turn.prefix_tokens
             ledger.unseen_prompt(held, known)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from bedplate.core.limits import INTERACTIVE
 from bedplate.engines.base import ChatRequest, JsonObject, TurnRun, draws_by_seed
 from bedplate.engines.llamacpp.answer import FINAL_FIELDS
 from bedplate.engines.llamacpp.bounds import DATA_DEPTH_MAX, too_deep
 from bedplate.engines.llamacpp.grammar import must_call
 from bedplate.engines.llamacpp.prompting import PromptIds
-from bedplate.engines.llamacpp.transcript import unpack
+from bedplate.engines.llamacpp.transcript import pack, unpack
 from bedplate.errors import InvalidRequest
 
 _RANGES: dict[str, tuple[type[int | float], float, float]] = {
@@ -133,8 +134,32 @@ def completion_body(turn: TurnRun, payload: PromptIds, stops: tuple[str, ...]) -
     return body
 
 
+def extends_slot(turn: TurnRun, payload: PromptIds) -> bool:
+    """Tell whether the prompt begins with all that the slot holds, so that nothing is cut off.
+
+    A slot of a model with a window that was loaded from the pool has the window's tokens only: the
+    server would cut it back all the same, and answer from keys and values that are not there.
+    """
+    same = payload.delivered.exact or turn.resume_tokens == 0
+    return same and (turn.expect_cached_tokens > 0 or turn.prefix_tokens > 0)
+
+
+def line_to_keep(turn: TurnRun) -> bytes:
+    """Return the ids that a turn may go on from after it made way, b"" where it will not.
+
+    All that was given but the last token, which goes in again. None where ids are not known.
+    """
+    payload = turn.prompt.payload
+    assert isinstance(payload, PromptIds)
+    given = payload.delivered
+    whole = given.exact and len(given.ids) == given.tokens > 0
+    if turn.lineage.lane == INTERACTIVE or not turn.prompt.resumable or not whole:
+        return b""
+    return payload.ids + pack(given.ids[:-1])
+
+
 def opening_body(turn: TurnRun, ids: bytes) -> JsonObject:
-    """Return the body of a run that computes the opening of a prompt and answers nothing."""
+    """Return the body of a run that leaves exactly these ids in the slot and answers nothing."""
     return {
         "prompt": unpack(ids).tolist(),
         "id_slot": turn.slot,

@@ -132,12 +132,15 @@ class OpenAIEngine:
             counted = await self._tokenize(request, prompt_tokens_max(request, items))
             if counted is not None:
                 tokens, exact = counted, True
+        least, most = (0, 0) if exact else (count.least_tokens, count.most_tokens)
         return Prompt(
             tokens=tokens,
             reuse_tokens=min(count.reuse_tokens, tokens - 1),
             exact=exact,
             resumable=bodies.resumable(request, self._capabilities),
             payload=items,
+            least_tokens=least,
+            most_tokens=most,
         )
 
     async def run(self, turn: TurnRun) -> AsyncIterator[Sequence[Output]]:

@@ -1,26 +1,37 @@
 """Counting prompts without the endpoint's tokenizer, and knowing what a branch already computed.
 
-A count is an estimate by size, corrected by every usage that the engine reports; where a prompt
-extends what a branch ran before, the engine's own count of that part is used. Sizes are bytes of
-UTF-8 and not characters, because bytes for each token differ much less between languages.
+A count is an estimate by size, corrected by every usage that the engine reports for a prompt of the
+same tenant: what one tenant sends changes nothing for another. Where a prompt extends what a branch
+ran before, the engine's own count of that part is used. Sizes are bytes of UTF-8, not characters:
+bytes for each token differ much less between languages.
+
+An estimate can be wrong by what a text is made of: a run of blanks is a token, a rare sign is one a
+byte. So it comes with bounds that hold for any text. Nothing is refused for its length by less than
+the lower one, and budgets reserve the upper one.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import orjson
 
-from bedplate.core.ids import BranchId, SessionId
+from bedplate.core.ids import BranchId, SessionId, TenantId
 from bedplate.engines.base import ChatRequest, Finished, JsonObject, Lineage, message_hash
 
 PART_BYTES = 4_096
 """Size that an image or audio part counts as; its encoded length says nothing about tokens."""
 START_PPM = 280_000
 """Tokens for a million bytes before anything is learned: a little above English text."""
-PPM_MIN, PPM_MAX = 60_000, 1_000_000
+PPM_MIN, PPM_MAX = 125_000, 1_000_000
+"""Bounds of what is learned: real texts have up to some 7 bytes a token; none has less than one."""
+TOKEN_BYTES_MAX = 128
+"""No token of a usual vocabulary stands for more: the longest are runs of blanks."""
+TENANTS_MAX = 4_096
+"""Tenants whose ratio is kept; the one that ran nothing for longest begins anew."""
 LEARN_BYTES_MIN = 256
 """Shorter prompts are mostly template and teach nothing."""
 LEARN_SHARE = 8
@@ -42,10 +53,15 @@ class Items:
 
 
 class Count(NamedTuple):
-    """`tokens` of the prompt, of which the first `reuse_tokens` the branch has computed before."""
+    """`tokens` of the prompt, of which the first `reuse_tokens` the branch has computed before.
+
+    It has `least_tokens` to `most_tokens`, a template's own words aside.
+    """
 
     tokens: int
     reuse_tokens: int
+    least_tokens: int
+    most_tokens: int
 
 
 class _Seen(NamedTuple):
@@ -59,7 +75,7 @@ class _Seen(NamedTuple):
 
 
 class Ratio:
-    """Tokens for a million bytes of this engine's text, learned within bounds; integers only."""
+    """Tokens for a million bytes of one tenant's text, learned within bounds; integers only."""
 
     __slots__ = ("ppm",)
 
@@ -95,31 +111,34 @@ def items_of(request: ChatRequest) -> Items:
 
 
 class Prompts:
-    """What the branches of all sessions ran last, and the learned ratio.
+    """What the branches of all sessions ran last, and what was learned of each tenant's texts.
 
-    Memory: 8 bytes a message and some 300 bytes a branch, until `forget`.
+    Memory: 8 bytes a message and some 300 bytes a branch, until `forget`; one ratio a tenant.
     """
 
     def __init__(self) -> None:
-        self.ratio = Ratio()
+        self._ratios: OrderedDict[TenantId, Ratio] = OrderedDict()
         self._sessions: dict[SessionId, dict[BranchId, _Seen]] = {}
+
+    def ratio(self, tenant: TenantId) -> Ratio:
+        """Return a tenant's ratio; it is the one used last now."""
+        ratio = self._ratios.setdefault(tenant, Ratio())
+        self._ratios.move_to_end(tenant)
+        if len(self._ratios) > TENANTS_MAX:
+            self._ratios.popitem(last=False)
+        return ratio
 
     def count(self, items: Items, lineage: Lineage) -> Count:
         """Estimate a prompt and find what of it its branch, or the parent of a fork, computed."""
         branch = lineage.branch if lineage.fork_of < 0 else BranchId(lineage.fork_of)
         seen = self._sessions.get(lineage.session, {}).get(branch)
         matched = _matched(items.hashes, seen.hashes) if seen is not None else 0
-        if seen is None or matched == 0:
-            return Count(max(1, self.ratio.tokens(items.size_bytes)), 0)
-        prompt_items = len(seen.hashes) - seen.answered
-        if matched == len(seen.hashes):
-            known = seen.kv_tokens
-        elif matched == prompt_items:
-            known = seen.prompt_tokens
-        else:
-            known = seen.prompt_tokens * sum(items.sizes[:matched]) // max(1, seen.prompt_bytes)
-        tokens = max(1, known + self.ratio.tokens(sum(items.sizes[matched:])))
-        return Count(tokens, min(known, tokens - 1))
+        known = _known(items, seen, matched) if seen is not None and matched else NOTHING
+        rest_bytes = sum(items.sizes[matched:])
+        tokens = max(1, known.tokens + self.ratio(lineage.tenant).tokens(rest_bytes))
+        least = max(1, known.least + rest_bytes // TOKEN_BYTES_MAX)
+        most = max(tokens, known.most + rest_bytes)
+        return Count(tokens, min(known.tokens, tokens - 1), least, most)
 
     def ended(self, items: Items, lineage: Lineage, finished: Finished) -> None:
         """Remember a good turn, and learn from its usage."""
@@ -131,11 +150,36 @@ class Prompts:
             hashes, items.size_bytes, finished.prompt_tokens, finished.kv_tokens, answered
         )
         if finished.exact and items.text_only:
-            self.ratio.learn(items.size_bytes, finished.prompt_tokens)
+            self.ratio(lineage.tenant).learn(items.size_bytes, finished.prompt_tokens)
 
     def forget(self, session: SessionId) -> None:
         """Drop what is remembered of a session."""
         self._sessions.pop(session, None)
+
+
+class _Known(NamedTuple):
+    """Tokens of the part of a prompt that a branch ran before, and bounds of them."""
+
+    tokens: int
+    least: int
+    most: int
+
+
+NOTHING = _Known(0, 0, 0)
+
+
+def _known(items: Items, seen: _Seen, matched: int) -> _Known:
+    """Return the engine's count of the first `matched` items, or their share of it."""
+    counted = 0
+    if matched == len(seen.hashes):
+        counted = seen.kv_tokens
+    elif matched == len(seen.hashes) - seen.answered:
+        counted = seen.prompt_tokens
+    if counted:
+        return _Known(counted, counted, counted)
+    size_bytes = sum(items.sizes[:matched])
+    share = seen.prompt_tokens * size_bytes // max(1, seen.prompt_bytes)
+    return _Known(share, size_bytes // TOKEN_BYTES_MAX, max(share, size_bytes))
 
 
 def _matched(new: array[int], old: array[int]) -> int:
