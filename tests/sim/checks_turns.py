@@ -169,7 +169,8 @@ class Refusals(Check):
     def event(self, event: ev.Event) -> None:
         if isinstance(event, ev.TurnArrived) and self.book.full:
             known = self.book.sessions.get(event.session)
-            self.crowded = self.crowded or known is None or not known.alive
+            new = known is None or not (known.alive and known.accepted)
+            self.crowded = self.crowded or new
 
     def action(self, action: act.Action) -> None:
         if not isinstance(action, act.Refuse):
