@@ -118,6 +118,22 @@ def plan(state: State, turn: Turn) -> Plan | None:
     if evicted is None:
         return None
     load = _source(turn)
+    way = _elsewhere(state, turn, load, evicted)
+    if way is None and load is not None:
+        if blocks_for(load.tokens, state.policy.block_tokens) > turn.need_blocks:
+            way = _elsewhere(state, turn, None, evicted)  # the turn is shorter, and may fit
+    if way is None:
+        turn.why = "reserve" if shares.crowded_out(turn) else "no_room"
+    return way
+
+
+def _elsewhere(state: State, turn: Turn, load: Entry | None, evicted: list[Slot]) -> Plan | None:
+    """Find a card other than the home that can run the turn, with `load` if it is worth it there.
+
+    `evicted` goes for the limit of its tenant in any case.
+    """
+    left = turn.branch.slot
+    freed = left.blocks if left is not None else 0
     length = turn.prompt_tokens + turn.limit_tokens
     avoid = turn.failed_on if turn.failed_on and untried(turn) else ()
 
@@ -142,23 +158,18 @@ def plan(state: State, turn: Turn) -> Plan | None:
         chosen = slot if slot is not None else victims[0]
         return Plan(card, chosen, _joined(victims, own), source, blocks, len(own))
 
-    way: Plan | None = None
     for card in _asked_first(turn, length):
         way = attempt(card)
         if way is not None:
-            break
-    if way is None:
-        way = first_by_load(
-            turn.branch.group,
-            min_tokens=length,
-            blocks=turn.need_blocks,
-            looks=CARDS_SEEN_MAX + len(avoid),
-            tries=CARDS_TRIED_MAX + len(avoid),
-            attempt=attempt,
-        )
-    if way is None:
-        turn.why = "reserve" if shares.crowded_out(turn) else "no_room"
-    return way
+            return way
+    return first_by_load(
+        turn.branch.group,
+        min_tokens=length,
+        blocks=turn.need_blocks,
+        looks=CARDS_SEEN_MAX + len(avoid),
+        tries=CARDS_TRIED_MAX + len(avoid),
+        attempt=attempt,
+    )
 
 
 def _asked_first(turn: Turn, length: int) -> list[Card]:
