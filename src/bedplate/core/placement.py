@@ -119,9 +119,9 @@ def plan(state: State, turn: Turn) -> Plan | None:
         return None
     load = _source(turn)
     way = _elsewhere(state, turn, load, evicted)
-    if way is None and load is not None:
-        if blocks_for(load.tokens, state.policy.block_tokens) > turn.need_blocks:
-            way = _elsewhere(state, turn, None, evicted)  # the turn is shorter, and may fit
+    longer = load is not None and blocks_for(load.tokens, state.policy.block_tokens)
+    if way is None and longer > turn.need_blocks:
+        way = _elsewhere(state, turn, None, evicted)  # it fits perhaps where its copy does not
     if way is None:
         turn.why = "reserve" if shares.crowded_out(turn) else "no_room"
     return way

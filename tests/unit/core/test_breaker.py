@@ -86,7 +86,7 @@ def test_a_late_failure_that_comes_as_the_pause_ends_opens_the_card_again() -> N
 
 
 @pytest.mark.parametrize("well", [True, False])
-def test_a_turn_whose_load_ends_while_its_card_is_left_alone_begins_as_its_trial(well: bool) -> None:
+def test_a_turn_whose_load_ends_in_a_pause_begins_as_the_trial_of_its_card(well: bool) -> None:
     run = Steps()
     run.card(slots=8, running_max=8, kv_tokens=400)
     run.keep("first", "s")
