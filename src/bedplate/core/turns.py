@@ -7,7 +7,6 @@ from bedplate.core import (
     breaker,
     budget,
     demand,
-    fairness,
     prefixes,
     retry,
     returns,
@@ -81,8 +80,6 @@ def arrived(state: State, event: TurnArrived) -> None:
     tenant.take(payer, turn)
     budget.take(state, turn)
     retry.earn(state, turn.prompt_tokens)
-    if payer.waiting[turn.lane] == 0:
-        fairness.lift(group, turn)
     shares.wait(turn, 1)
     admission.wake(session)
     payer.resting.pop(session.id, None)
