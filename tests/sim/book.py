@@ -185,16 +185,6 @@ class Book:
             return length(self.entries[slot.entry].tokens)
         return max(length(slot.tokens), slot.remains_tokens)
 
-    def kept_tokens(self, card: Card, slot: Slot) -> int:
-        """Return the KV tokens that count for the tenant of a slot, of endpoints too.
-
-        An endpoint has its own cache, so nothing needs to go for others there; what a turn left
-        there is its tenant's all the same until the slot is used again.
-        """
-        if card.up.kv == "hints" and not slot.turn:
-            return length(slot.tokens)
-        return self.held_tokens(card, slot)
-
     def pool_bytes(self, tenant: str | None = None) -> int:
         """Return bytes in the pool and on their way into it, of all or of one tenant."""
         return sum(e.size for e in self.entries.values() if tenant in (None, e.tenant))
@@ -211,6 +201,11 @@ class Book:
             free = card.up.running_max - sum(1 for _ in card.running())
             total += free if "drop" in ops else ops.count("load")
         return total
+
+    def is_new(self, session: str) -> bool:
+        """Tell whether a call of this session would open it."""
+        known = self.sessions.get(session)
+        return known is None or not (known.alive and known.accepted)
 
     def storing(self) -> set[str]:
         """Return the sessions that have KV on its way to the pool."""

@@ -24,8 +24,8 @@ class Breakers(Check):
         if isinstance(action, act.Alarm) and action.kind == "breaker":
             self.told[action.subject] = bool(action.level)
             self.tries.pop(action.subject, None)
-        if not isinstance(action, act.Dispatch) or action.loaded:
-            return  # its load may have been under way when the breaker opened
+        if not isinstance(action, act.Dispatch):
+            return
         card = self.book.cards[action.card]
         if not card.open_until_ns:
             return

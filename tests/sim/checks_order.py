@@ -136,7 +136,7 @@ class Observer:
                 return False
             firm = slot.tenant != turn.arrived.tenant and slot.tenant in reserved
             if slot.broken or slot.turn or firm:
-                held = max(self.book.kept_tokens(card, slot), slot.before_tokens)
+                held = max(self.shares.counted(card, slot), slot.before_tokens)
                 used += self.blocks(held)
             else:
                 idle += 1

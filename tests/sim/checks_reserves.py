@@ -131,7 +131,7 @@ class OnCards(Check):
         assert book.policy is not None
         turn, block = book.turns[action.turn], book.policy.block_tokens
         limit = book.tenant_policy(turn.arrived.tenant).card_tokens_max // block
-        if not limit or book.policy_ns > turn.at_ns:
+        if not limit or book.policy_ns >= turn.at_ns:
             return
         blocks = -(-(turn.arrived.prompt_tokens + action.limit_tokens) // block)
         for name, card in book.cards.items():

@@ -169,8 +169,7 @@ class Refusals(Check):
 
     def event(self, event: ev.Event) -> None:
         if isinstance(event, ev.TurnArrived) and self.book.full:
-            known = self.book.sessions.get(event.session)
-            self.crowded = self.crowded or known is None or not known.alive
+            self.crowded = self.crowded or self.book.is_new(event.session)
 
     def action(self, action: act.Action) -> None:
         if not isinstance(action, act.Refuse):
@@ -349,12 +348,9 @@ class Sessions(Check):
         self.presses = 0
 
     def event(self, event: ev.Event) -> None:
-        book = self.book
         self.presses = 0
         if isinstance(event, ev.TurnArrived):
-            known = book.sessions.get(event.session)
-            new = known is None or not known.accepted or not known.alive
-            self.presses = int(new and book.full)
+            self.presses = int(self.book.is_new(event.session) and self.book.full)
             self.pressed += self.presses
 
     def action(self, action: act.Action) -> None:
@@ -379,7 +375,7 @@ class Sessions(Check):
 
     def after(self, event: ev.Event, actions: tuple[act.Action, ...]) -> None:
         book = self.book
-        if any(isinstance(action, act.Refuse) for action in actions):
+        if isinstance(event, ev.TurnArrived) and self.book.turns[event.turn].told:
             self.pressed -= self.presses
         busy: set[str] | None = None
         for name, session in book.sessions.items():

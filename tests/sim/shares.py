@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.sim.book import Book, Turn
-from tests.sim.things import Card
+from tests.sim.sequence import length
+from tests.sim.things import Card, Slot
 
 
 class Shares:
@@ -20,13 +21,21 @@ class Shares:
     def held(self, tenant: str, model: str, *, running: bool) -> int:
         """Blocks of a tenant's slots, of those with turns only or of all."""
         return sum(
-            self.blocks(
-                max(self.book.kept_tokens(card, slot), slot.before_tokens * bool(slot.turn))
-            )
+            self.blocks(max(self.counted(card, slot), slot.before_tokens * bool(slot.turn)))
             for card in self.cards(model)
             for slot in card.slots
             if slot.tenant == tenant and slot.op != "drop" and (slot.turn or not running)
         )
+
+    def counted(self, card: Card, slot: Slot) -> int:
+        """KV tokens that count for the tenant of a slot, of endpoints too.
+
+        An endpoint has its own cache, so nothing needs to go for others there; what a turn left
+        there is its tenant's all the same until the slot is used again.
+        """
+        if card.up.kv == "hints" and not slot.turn:
+            return length(slot.tokens)
+        return self.book.held_tokens(card, slot)
 
     def reserve(self, tenant: str, model: str) -> int:
         """Whole blocks of a tenant's reserve, with what slices add."""

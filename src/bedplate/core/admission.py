@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+from bedplate.core import fairness, shares
 from bedplate.core import lane as line
-from bedplate.core import shares
 from bedplate.core.eviction import yield_room
 from bedplate.core.group import Group
 from bedplate.core.lease import expired
@@ -38,8 +38,15 @@ LEASES_SCAN_MAX = 16
 
 
 def request(state: State, turn: Turn) -> None:
-    """Let the first waiting turn of a branch on: ready if its session is admitted, else queued."""
+    """Let the first waiting turn of a branch on: ready if its session is admitted, else queued.
+
+    A tenant begins to wait in a lane of a group with the first of its turns that stands in line
+    there; those behind others of their branch, and those for another model, ask for nothing here.
+    """
     session = turn.branch.session
+    group, payer = turn.branch.group, session.tenant.id
+    if payer not in group.queues[turn.lane] and payer not in group.admit_queues[turn.lane]:
+        fairness.lift(group, turn)
     if session.admitted:
         reserve(turn.branch, turn.prompt_tokens + turn.limit_tokens)
         enqueue(state, turn)
@@ -47,8 +54,8 @@ def request(state: State, turn: Turn) -> None:
     turn.state = QUEUED
     turn.why = "admission"
     turn.rank = state.rules.rank(state, turn)
-    line.push(turn.branch.group.admit_queues, turn)
-    state.stir(turn.branch.group)
+    line.push(group.admit_queues, turn)
+    state.stir(group)
 
 
 def reserve(branch: Branch, tokens: int) -> None:

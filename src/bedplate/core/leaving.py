@@ -11,7 +11,7 @@ from bedplate.core.card import held_by, open_to
 from bedplate.core.dispatch import leave_slot
 from bedplate.core.ready import dequeue
 from bedplate.core.state import State
-from bedplate.core.states import BEHIND, Card, Slot, Turn
+from bedplate.core.states import BEHIND, BREAKER_CLOSED, Card, Slot, Turn
 
 
 def must_go(slot: Slot) -> bool:
@@ -23,8 +23,12 @@ def must_go(slot: Slot) -> bool:
 
 
 def must_leave(card: Card, turn: Turn) -> bool:
-    """Tell whether a turn that did not begin there yet may not begin any more."""
-    return card.draining or not open_to(card, turn)
+    """Tell whether a turn that did not begin there yet may not begin any more.
+
+    A card that failed others since its load began takes it only as the one that tries the card.
+    """
+    tried = card.breaker != BREAKER_CLOSED and card.probe != turn.id
+    return card.draining or tried or not open_to(card, turn)
 
 
 def clear(state: State, card: Card) -> None:

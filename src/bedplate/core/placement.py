@@ -13,7 +13,6 @@ breaks at once has no load, and would be chosen again and again. One whose break
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from bedplate.core import shares
@@ -122,6 +121,22 @@ def plan(state: State, turn: Turn) -> Plan | None:
     if evicted is None:
         return None
     load = _source(turn)
+    way = _elsewhere(state, turn, load, evicted)
+    longer = load is not None and blocks_for(load.tokens, state.policy.block_tokens)
+    if way is None and longer > turn.need_blocks:
+        way = _elsewhere(state, turn, None, evicted)  # it fits perhaps where its copy does not
+    if way is None and shares.crowded_out(turn):
+        turn.why = "reserve"
+    return way
+
+
+def _elsewhere(state: State, turn: Turn, load: Entry | None, evicted: list[Slot]) -> Plan | None:
+    """Find a card other than the home that can run the turn, with `load` if it is worth it there.
+
+    `evicted` goes for the limit of its tenant in any case. None with the reason in `turn.why`.
+    """
+    left = turn.branch.slot
+    freed = left.blocks if left is not None else 0
     length = turn.prompt_tokens + turn.limit_tokens
     avoid = turn.failed_on if turn.failed_on and untried(turn) else ()
     busy: list[Card] = []
@@ -151,29 +166,21 @@ def plan(state: State, turn: Turn) -> Plan | None:
         chosen = slot if slot is not None else victims[0]
         return Plan(card, chosen, _joined(victims, own), source, blocks, len(own))
 
-    way = _first_way(turn, length, len(avoid), attempt)
-    if way is None:
-        lacks = "busy" if busy else "no_room"
-        turn.why = "reserve" if shares.crowded_out(turn) else lacks
-    return way
-
-
-def _first_way(
-    turn: Turn, length: int, avoided: int, attempt: Callable[[Card], Plan | None]
-) -> Plan | None:
-    """Return what `attempt` makes of the first card that it can use."""
     for card in _asked_first(turn, length):
         way = attempt(card)
         if way is not None:
             return way
-    return first_by_load(
+    way = first_by_load(
         turn.branch.group,
         min_tokens=length,
         blocks=turn.need_blocks,
-        looks=CARDS_SEEN_MAX + avoided,
-        tries=CARDS_TRIED_MAX + avoided,
+        looks=CARDS_SEEN_MAX + len(avoid),
+        tries=CARDS_TRIED_MAX + len(avoid),
         attempt=attempt,
     )
+    if way is None:
+        turn.why = "busy" if busy else "no_room"
+    return way
 
 
 def _asked_first(turn: Turn, length: int) -> list[Card]:

@@ -213,11 +213,15 @@ def wait_ends_ns(state: State, turn: Turn) -> int:
 
 
 def await_return(state: State, group: Group) -> None:
-    """Look again at what waits for a group that has lost its last card. Cost: O(open turns)."""
+    """Look again at what waits for a group that has lost its last card. Cost: O(open turns).
+
+    At once at what has waited for long enough: what is due in this step is looked at after this.
+    """
     assert group.lost_ns
     for turn in state.turns.values():
         if turn.branch.group is group and turn.state in WAITING:
-            state.push_deadline(wait_ends_ns(state, turn), "wait", turn.id)
+            due_ns = max(state.now_ns, wait_ends_ns(state, turn))
+            state.push_deadline(due_ns, "wait", turn.id)
 
 
 def give_up(state: State, turn: Turn, detail: str) -> None:

@@ -8,7 +8,6 @@ from bedplate.core import (
     budget,
     demand,
     door,
-    fairness,
     prefixes,
     retry,
     returns,
@@ -81,8 +80,6 @@ def arrived(state: State, event: TurnArrived) -> None:
     tenant.take(payer, turn)
     budget.take(state, turn, max(turn.prompt_tokens, event.most_tokens))
     retry.earn(state, turn.prompt_tokens)
-    if payer.waiting[turn.lane] == 0:
-        fairness.lift(group, turn)
     shares.wait(turn, 1)
     admission.wake(session)
     payer.resting.pop(session.id, None)

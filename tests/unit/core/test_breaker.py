@@ -85,6 +85,27 @@ def test_a_late_failure_that_comes_as_the_pause_ends_opens_the_card_again() -> N
     assert card_of(run, "c0").breaker == "half_open"
 
 
+@pytest.mark.parametrize("well", [True, False])
+def test_a_turn_whose_load_ends_in_a_pause_begins_as_the_trial_of_its_card(well: bool) -> None:
+    run = Steps()
+    run.card(slots=8, running_max=8, kv_tokens=400)
+    run.keep("first", "s")
+    run.down()
+    run.card(slots=8, running_max=8, kv_tokens=400)
+    run.arrive("again", "s", prompt_tokens=35, reuse_tokens=30)
+    order = run.one(act.LoadKv)
+    strike(run, BREAKER_STRIKES)
+    if well:
+        run.loaded(order)
+    else:
+        run.lost("load", order)
+    assert not run.said(act.Dispatch)
+    run.timer(BREAKER_PAUSE_NS)
+    begun = run.one(act.Dispatch)
+    assert (begun.turn, begun.expect_cached_tokens) == ("again", 30 if well else 0)
+    assert card_of(run, "c0").probe == "again"
+
+
 def test_the_pause_doubles_up_to_its_longest() -> None:
     run = endpoints(1)
     strike(run, BREAKER_STRIKES)

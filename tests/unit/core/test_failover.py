@@ -95,6 +95,16 @@ def test_a_turn_waits_for_a_lone_card_to_come_back() -> None:
     assert core.one(act.Dispatch).attempt == 2
 
 
+def test_a_card_may_be_lost_in_the_step_in_which_a_turn_has_waited_for_long_enough() -> None:
+    core = Steps(lanes=(PATIENT, PATIENT, LANE))
+    core.card(running_max=1)
+    core.arrive("runs", lane=0)
+    core.arrive("waits", lane=1)
+    core.now += 60 * SECOND_NS + 1  # no timer has fired yet
+    core.down()
+    assert core.one(act.Refuse).turn == "waits"
+
+
 def test_where_no_card_comes_back_a_turn_ends_after_what_a_new_session_would_wait() -> None:
     core = Steps(lanes=(PATIENT, PATIENT, LANE))
     core.card(running_max=1)

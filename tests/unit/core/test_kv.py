@@ -305,6 +305,20 @@ def test_stale_answers_change_nothing() -> None:
     assert core.one(act.Dispatch).expect_cached_tokens == 30
 
 
+def test_a_turn_that_fits_computes_where_an_entry_longer_than_itself_does_not_fit() -> None:
+    core = Steps()
+    core.card()
+    core.arrive("a", "s", prompt_tokens=110)
+    core.end("a", prompt_tokens=110, kv_tokens=120)
+    core.stored(core.one(act.StoreKv), tokens=120)
+    core.down()
+    core.card()
+    core.arrive("fills", prompt_tokens=100)
+    core.arrive("b", "s", prompt_tokens=40, reuse_tokens=30)
+    assert core.said(act.LoadKv) == []
+    assert core.one(act.Dispatch).turn == "b"
+
+
 def test_a_fork_loads_an_entry_longer_than_itself_and_it_is_cut_back() -> None:
     core = Steps()
     core.card(slots=3, running_max=3)
