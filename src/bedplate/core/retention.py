@@ -143,6 +143,8 @@ def _bound(slot: Slot, turn: Turn) -> bool:
         return False
     if shares.within(turn) and not shares.within(turns[0]):
         return False
+    if shares.shut_out(slot.card, turns[0]):
+        return False  # it cannot run there; others would wait for it in vain
     return (turns[0].lane, turns[0].serial) < (turn.lane, turn.serial)
 
 
