@@ -361,3 +361,17 @@ def test_a_tenant_s_level_is_that_of_its_running_turns_in_its_limit_with_hystere
     assert not steps.said(act.Alarm)
     steps.tell(ev.PolicyChanged(steps.policy._replace(tenants=(kept(card_tokens_max=70),))))
     assert steps.one(act.Alarm) == act.Alarm("tenant_kv", "t", 0)
+
+
+def test_kv_is_not_kept_for_a_turn_that_a_reserve_shuts_out_of_its_card() -> None:
+    """Its own KV would keep the other's turn out, and the other's reserve keeps it out itself."""
+    steps = run(kept(reserve_tokens=50), open_door=True)
+    idle(steps, "o1", session="o")
+    steps.arrive("t1", "t", prompt_tokens=70)
+    steps.end("t1", prompt_tokens=70, kv_tokens=80)
+    steps.arrive("o2", "o", tenant=OTHER, prompt_tokens=60, reuse_tokens=30)
+    assert running(steps) == []
+    steps.arrive("t2", "t", prompt_tokens=90, reuse_tokens=80)
+    assert len(steps.said(act.DropKv)) == 1
+    assert running(steps) == ["t2"]
+    assert holders(steps) == ["t"]
