@@ -49,6 +49,8 @@ class Usage:
 
     def within(self, prompt_tokens: int, out_tokens: int) -> Usage:
         """Return this count, cut to these."""
+        if self.prompt_tokens <= prompt_tokens and self.out_tokens <= out_tokens:
+            return self
         prompt = min(self.prompt_tokens, prompt_tokens)
         return replace(
             self,
