@@ -55,6 +55,11 @@ class Result:
         return "".join(output.content for output in self.outputs if isinstance(output, Delta))
 
     @property
+    def tokens(self) -> int:
+        """Tokens of the deltas."""
+        return sum(output.tokens for output in self.outputs if isinstance(output, Delta))
+
+    @property
     def started(self) -> Started:
         """The Started, which comes first."""
         assert isinstance(self.outputs[0], Started)
@@ -119,6 +124,18 @@ class CardEngine:
             assert batch
             outputs += batch
         return Result(turn.prompt.tokens, turn.prompt.reuse_tokens, outputs)
+
+    async def run_some(self, turn: TurnRun, tokens: int, *, linger_s: float = 0.0) -> Result:
+        """Run a prepared turn, and after `tokens` of it and `linger_s` leave."""
+        got = Result(turn.prompt.tokens, turn.prompt.reuse_tokens, [])
+        stream = self.engine.run(turn)
+        async for batch in stream:
+            got.outputs += batch
+            if got.tokens >= tokens:
+                break
+        await asyncio.sleep(linger_s)
+        await stream.aclose()  # type: ignore[attr-defined]
+        return got
 
     async def chat(self, messages: Sequence[dict[str, Any]], place: Lineage, **more: Any) -> Result:
         """Prepare and run."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from bedplate.core.events import CardUp
 from bedplate.core.ids import EntryId, SlotId
 from bedplate.core.limits import BATCH
-from bedplate.engines.base import Delta
 from bedplate.engines.llamacpp.packages import PACKAGES
 from bedplate.errors import ConfigError
 from tests.fakes.card_engine import card, card_engine, lineage, user
@@ -91,17 +89,8 @@ async def test_a_gemma_turn_that_made_way_goes_on_from_its_stored_kv(tmp_path: P
         whole = await world.chat(asked, lineage("a"), limit=limit, deadline_s=300.0)
         place = lineage("b")._replace(lane=BATCH)
         turn = await world.turn_of(asked, place, slot=1, limit=limit, deadline_s=300.0)
-        got, tokens = "", 0
-        stream = world.engine.run(turn)
-        async for batch in stream:
-            for output in batch:
-                if isinstance(output, Delta):
-                    got += output.content
-                    tokens += output.tokens
-            if tokens >= 8:
-                break
-        await asyncio.sleep(1.0)  # the server goes on meanwhile
-        await stream.aclose()  # type: ignore[attr-defined]
+        got = await world.run_some(turn, 8, linger_s=1.0)  # the server goes on meanwhile
+        tokens = got.tokens
         held = turn.prompt.tokens + tokens - 1
         assert await world.store(place, 1, slot=1) == held
         assert await world.load(place, 1, on=1, slot=2) == held
@@ -109,7 +98,7 @@ async def test_a_gemma_turn_that_made_way_goes_on_from_its_stored_kv(tmp_path: P
         turn.expect_cached_tokens, turn.loaded = turn.prompt.tokens - 1, True
         rest = await world.run(turn)
         assert rest.started.cached_tokens == held
-        assert got + rest.text == whole.text
+        assert got.text + rest.text == whole.text
         for index, prompt, cached, out in (
             (0, 2 * turn.prompt.tokens, 0, whole.end.out_tokens + tokens),
             (1, held + 1, held, rest.end.out_tokens - tokens),

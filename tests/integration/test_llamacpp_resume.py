@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from bedplate.core.ids import SlotId
-from bedplate.engines.base import Delta
 from tests.fakes.card_engine import CardEngine, card, card_engine, lineage, user
 
 
@@ -45,19 +44,10 @@ async def test_an_answer_that_may_go_on_elsewhere_has_no_seam(
     if not turn.prompt.resumable:
         assert asked.get("temperature", 0) or "logprobs" in asked
         return
-    got, tokens = "", 0
-    stream = world.engine.run(turn)
-    async for batch in stream:
-        for output in batch:
-            if isinstance(output, Delta):
-                got += output.content
-                tokens += output.tokens
-        if tokens >= 8:
-            break
-    await stream.aclose()  # type: ignore[attr-defined]
-    turn.card, turn.slot, turn.attempt, turn.resume_tokens = card(1), SlotId(0), 2, tokens
+    got = await world.run_some(turn, 8)
+    turn.card, turn.slot, turn.attempt, turn.resume_tokens = card(1), SlotId(0), 2, got.tokens
     rest = await world.run(turn)
-    both = got + rest.text
+    both = got.text + rest.text
     assert both == rest.end.message["content"]
     assert both == whole.text
     assert rest.end.out_tokens == 24

@@ -24,9 +24,11 @@ from bedplate.runtime.service import Service
 COLLECT_AFTER = 50_000
 """Allocations between collections: sessions live long, so looking at them all the time is waste."""
 SWITCH_S = 0.1
-"""How long a thread may wait before it makes the one that runs give the interpreter up. No thread of
-ours computes for long, and the journal's writer gets it whenever the loop waits. At the default of
-5 ms it forced the loop off its core some times a request: a tenth of the requests a second."""
+"""How long a thread may wait before it makes the one that runs give the interpreter up.
+
+No thread of ours computes for long, and the journal's writer gets it whenever the loop waits. At
+the default of 5 ms the loop lost its core some times a request: a tenth of the requests a second.
+"""
 
 
 class Stack(NamedTuple):

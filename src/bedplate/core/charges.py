@@ -85,7 +85,7 @@ class Cost(NamedTuple):
 
     def plus(self, other: Cost) -> Cost:
         """Return the sum, part by part."""
-        return Cost(*(a + b for a, b in zip(self, other, strict=True)))
+        return Cost(*[a + b for a, b in zip(self, other, strict=True)])
 
 
 NOTHING = Cost(0, 0, 0, 0, 0, 0)

@@ -240,7 +240,7 @@ def _over_quota(state: State, turn: Turn, blocks: int, keep: Slot | None) -> lis
 
 
 def _joined(victims: list[Slot], own: list[Slot]) -> list[Slot]:
-    return [*victims, *(slot for slot in own if slot not in victims)] if own else victims
+    return [*victims, *[slot for slot in own if slot not in victims]] if own else victims
 
 
 def untried(turn: Turn) -> bool:

@@ -59,7 +59,7 @@ def _waiting(group: Group) -> Iterator[Turn]:
             limit = tenant.policy.running_max
             yield from islice(queue, max(0, limit - tenant.running) if limit else None)
     for card in group.bound_cards.values():
-        yield from (turn for turn in card.bound.values() if turn.lane < BATCH)
+        yield from [turn for turn in card.bound.values() if turn.lane < BATCH]
 
 
 def _by_loss(group: Group) -> list[Turn]:
