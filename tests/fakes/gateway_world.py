@@ -19,6 +19,7 @@ from bedplate.core.limits import BATCH, INTERACTIVE
 from bedplate.gateway.answers import Answers
 from bedplate.gateway.app import Gateway, make_gateway
 from bedplate.gateway.audit import TurnedAway
+from bedplate.gateway.bodies import BodyRoom
 from bedplate.gateway.contents import ContentBook
 from bedplate.gateway.door import Door
 from bedplate.gateway.http import Pacer
@@ -89,6 +90,7 @@ async def gateway_world(
             pacer=Pacer(config.service.header_wait_seconds),
             words=Words(),
             body_bytes_max=config.service.body_bytes_max,
+            bodies=BodyRoom(config.service.body_bytes_max),
             keeps_content=keeps_content,
         )
         gateway = make_gateway(parts)

@@ -28,7 +28,7 @@ def arrived(state: State, event: CallArrived) -> None:
         state.count("refused")
         state.emit(Refuse(event.call, reason, detail, retry_ns))
         return
-    micro = highest(state.policy.prices, prompt_tokens=event.tokens, limit_tokens=0)
+    micro = highest(state.policy.prices, prompt_tokens=_most(event), limit_tokens=0)
     payer.inflight += 1
     payer.reserved_micro += micro
     tenant.spend(payer, requests=1, tokens=event.tokens)
@@ -43,7 +43,11 @@ def _refusal(state: State, event: CallArrived, payer: Tenant) -> tuple[str, str,
     over = tenant.refusal(payer, state.now_ns)
     if over is not None:
         return ("quota_exceeded", f"{over[0]} of tenant {payer.id}", over[1])
-    return budget.refusal(state, payer, None, event.tokens, 0)
+    return budget.refusal(state, payer, None, _most(event), 0)
+
+
+def _most(event: CallArrived) -> int:
+    return max(event.tokens, event.most_tokens)
 
 
 def ended(state: State, event: CallEnded) -> None:

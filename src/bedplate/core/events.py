@@ -285,7 +285,8 @@ class LedgerRead(NamedTuple):
 class CallArrived(NamedTuple):
     """A call that keeps no KV and has no next turn (an embedding) wants to run, outside of core.
 
-    It is refused in the same step, or may run. `tokens` is booked until its end tells the count.
+    It is refused in the same step, or may run. `tokens` is booked until its end tells the count;
+    budgets reserve `most_tokens`, which it can have at most, 0 where `tokens` is exact.
     """
 
     call: TurnId
@@ -293,6 +294,7 @@ class CallArrived(NamedTuple):
     lane: int
     model: ModelId
     tokens: int
+    most_tokens: int = 0
 
 
 class CallEnded(NamedTuple):

@@ -245,6 +245,15 @@ class Embeddings(NamedTuple):
     prompt_tokens: int
 
 
+EMBEDDING_TOKENS_MAX = 256
+"""What an engine may add to each text that it embeds: marks, an instruction."""
+
+
+def embedding_tokens_max(inputs: Sequence[str]) -> int:
+    """Return how many tokens texts to embed can have: none is less than a byte."""
+    return sum(len(text.encode()) + EMBEDDING_TOKENS_MAX for text in inputs)
+
+
 def none_out(card: CardId) -> bool:
     """Tell that no card is taken out: for an engine that runs without a core."""
     return False

@@ -8,6 +8,7 @@ from bedplate.core.ids import SessionId
 from bedplate.gateway.answers import Answers
 from bedplate.gateway.app import Gateway, make_gateway
 from bedplate.gateway.audit import TurnedAway
+from bedplate.gateway.bodies import BodyRoom
 from bedplate.gateway.contents import ContentBook
 from bedplate.gateway.door import Door
 from bedplate.gateway.forest import Bounds
@@ -58,6 +59,7 @@ def build_gateway(config: Config, service: Service, keys: KeyStore) -> Gateway:
             pacer=Pacer(config.service.header_wait_seconds),
             words=words,
             body_bytes_max=config.service.body_bytes_max,
+            bodies=BodyRoom(config.service.body_bytes_max),
             keeps_content=config.journal.content,
         )
     )

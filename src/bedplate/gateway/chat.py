@@ -77,7 +77,7 @@ class ChatEndpoint:
             raise Draining("The service is shutting down. Send the call to another one.")
         check_content_type(exchange.header(b"content-type"))
         check_content_encoding(exchange.header(b"content-encoding"))
-        raw = await exchange.body(size_max=parts.body_bytes_max)
+        raw = await exchange.body(size_max=parts.body_bytes_max, room=parts.bodies)
         body = decode(raw)
         model = model_of(body)
         check_model(credential, model)

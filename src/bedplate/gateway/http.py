@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from bedplate.errors import BodyTooLarge, InvalidRequest
+from bedplate.gateway.bodies import Body, BodyRoom
 from bedplate.gateway.errors_http import BodyTimeout, Header
 
 Scope = dict[str, Any]
@@ -113,11 +114,16 @@ class Exchange:
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1").strip()
 
-    async def body(self, *, size_max: int) -> bytes:
+    async def body(self, *, size_max: int, room: BodyRoom | None = None) -> bytes:
         """Read the whole body, never more than `size_max` bytes of it.
+
+        Args:
+            size_max: Bound in bytes.
+            room: What bounds the bodies under way together; none for small ones.
 
         Raises:
             BodyTooLarge, BodyTimeout: the bound, in bytes or in time, was passed.
+            CapacityError: bodies under way leave no room for this one.
             ClientGone: the client left before the end.
         """
         length = self.headers.get(b"content-length")
@@ -125,7 +131,7 @@ class Exchange:
             raise _too_large(size_max)
         try:
             async with asyncio.timeout(BODY_WAIT_SECONDS):
-                data = await self._read(size_max)
+                data = await self._read(size_max, room)
         except TimeoutError as error:
             raise BodyTimeout(
                 f"The body did not arrive within {BODY_WAIT_SECONDS:.0f} seconds. Send it again."
@@ -133,13 +139,21 @@ class Exchange:
         self.body_read = True
         return data
 
-    async def _read(self, size_max: int) -> bytes:
+    async def _read(self, size_max: int, room: BodyRoom | None) -> bytes:
         message = await self.receive()
         if message["type"] == "http.request" and not message.get("more_body"):
             body: bytes = message.get("body", b"")
             if len(body) > size_max:
                 raise _too_large(size_max)
             return body
+        if room is None:
+            return await self._read_pieces(message, size_max, None)
+        with room.one(self.tenant) as counted:
+            return await self._read_pieces(message, size_max, counted)
+
+    async def _read_pieces(
+        self, message: dict[str, Any], size_max: int, counted: Body | None
+    ) -> bytes:
         pieces: list[bytes] = []
         size = 0
         while True:
@@ -150,6 +164,8 @@ class Exchange:
             size += len(piece)
             if size > size_max:
                 raise _too_large(size_max)
+            if counted is not None:
+                counted.grow(len(piece))
             pieces.append(piece)
             if not message.get("more_body"):
                 return b"".join(pieces)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from bedplate.gateway.answers import Answers
 from bedplate.gateway.audit import TurnedAway
+from bedplate.gateway.bodies import BodyRoom
 from bedplate.gateway.contents import ContentBook
 from bedplate.gateway.door import Door
 from bedplate.gateway.http import Pacer
@@ -36,5 +37,6 @@ class Parts:
     pacer: Pacer
     words: Words
     body_bytes_max: int
+    bodies: BodyRoom
     keeps_content: bool
     draining: bool = False

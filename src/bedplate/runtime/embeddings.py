@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 
 from bedplate.core.events import CallArrived, CallEnded, Event
 from bedplate.core.ids import TenantId, TurnId
-from bedplate.engines.base import Embeddings, Engine
+from bedplate.engines.base import Embeddings, Engine, embedding_tokens_max
 from bedplate.runtime.driver import LiveDriver
 
 CHARACTERS_A_TOKEN = 4
-"""Tokens are booked by this until the engine has counted them."""
+"""Tokens are booked by this until the engine has counted them; budgets reserve what is possible."""
 
 
 class Embedder:
@@ -40,7 +40,9 @@ class Embedder:
         self._calls += 1
         call = TurnId(f"e-{began_ns:x}-{self._calls:x}")
         booked = sum(len(text) // CHARACTERS_A_TOKEN + 1 for text in inputs)
-        refused = self._driver.ask(call, CallArrived(call, tenant, lane, engine.model, booked))
+        most = embedding_tokens_max(inputs)
+        event = CallArrived(call, tenant, lane, engine.model, booked, most)
+        refused = self._driver.ask(call, event)
         if refused is not None:
             raise refused
         status, used = "error", 0

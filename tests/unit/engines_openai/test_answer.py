@@ -191,6 +191,29 @@ def test_json_nested_too_deep_for_its_halves_is_an_error() -> None:
             feed(chunk({"details": "PIECE"}).replace(b'"PIECE"', nested))
 
 
+@pytest.mark.parametrize("number", [b"1" * 30, b"NaN", b"-Infinity", b"9" * 5_000])
+def test_a_number_that_cannot_be_sent_on_is_an_error_beside_a_half_too(number: bytes) -> None:
+    """The parser that takes halves of characters takes these as well; nothing could encode them."""
+    event = b'{"choices": [{"index": 0, "delta": {"content": "\\ud83d", "rank": RANK}}]}'
+    with pytest.raises(EngineProtocolError):
+        feed(event.replace(b"RANK", number))
+
+
+def test_an_error_told_in_half_a_character_can_be_told_on() -> None:
+    with pytest.raises(EngineError) as caught:
+        feed(b'{"error": {"message": "broken \\ud800"}}')
+    assert str(caught.value).encode().endswith("broken \ufffd".encode())
+    with pytest.raises(InvalidRequest) as told:
+        feed(b'{"error": {"message": "\\ud800", "param": "a\\udc00", "code": 400}}')
+    orjson.dumps((str(told.value), told.value.param))
+
+
+@pytest.mark.parametrize("reason", [["stop"], {"stop": 1}, 7, True])
+def test_a_reason_that_is_no_text_is_an_error(reason: Any) -> None:
+    with pytest.raises(EngineProtocolError, match="unknown reason"):
+        feed(chunk({"content": "a"}, finish_reason=reason))
+
+
 @pytest.mark.parametrize("field", ["prompt_tokens", "completion_tokens", "cached_tokens"])
 @pytest.mark.parametrize("count", [2**63, 10**9, TOKENS_MAX + 1, -1, 1.5, "7", True])
 def test_a_count_that_no_answer_can_have_is_an_error(field: str, count: Any) -> None:

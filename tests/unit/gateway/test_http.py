@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from bedplate.errors import BodyTooLarge, InvalidRequest
+from bedplate.errors import BodyTooLarge, CapacityError, InvalidRequest
+from bedplate.gateway.bodies import BODIES_MAX, TENANT_SHARE, BodyRoom
 from bedplate.gateway.http import KEEPALIVE, ClientGone, Exchange, Pacer
 
 
@@ -79,6 +81,29 @@ async def test_an_undeclared_length_is_refused_at_the_bound() -> None:
     assert len(wire.messages) == 97
     with pytest.raises(BodyTooLarge):
         await Wire(piece(b"abcd")).exchange().body(size_max=3)
+
+
+async def test_bodies_under_way_are_bounded_together_and_for_each_tenant() -> None:
+    """Or one key fills memory by as many bodies without an end as there may be connections."""
+    room = BodyRoom(8)
+    share = BODIES_MAX * 8 // TENANT_SHARE
+    with room.one("a") as first, room.one("a") as second, room.one("b") as other:
+        first.grow(share)
+        other.grow(share)
+        with pytest.raises(CapacityError, match="of tenant a"):
+            second.grow(1)
+        with ExitStack() as more:
+            for number in range(TENANT_SHARE - 3):
+                more.enter_context(room.one(f"c{number}")).grow(share)
+            exchange = Wire(piece(b"abcd", more=True), piece(b"efgh")).exchange()
+            exchange.tenant = "d"
+            assert await exchange.body(size_max=8, room=room) == b"abcdefgh"
+            more.enter_context(room.one("e")).grow(share - 5)
+            exchange = Wire(piece(b"abcd", more=True), piece(b"efgh")).exchange()
+            exchange.tenant = "d"
+            with pytest.raises(CapacityError, match="Too many request bodies are"):
+                await exchange.body(size_max=8, room=room)
+    assert room.taken == 0
 
 
 async def test_a_client_that_leaves_while_sending_is_gone() -> None:

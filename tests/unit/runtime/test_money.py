@@ -157,9 +157,12 @@ async def test_a_refused_call_tells_what_is_spent_reserved_and_the_limit(tmp_pat
 
 
 async def test_embeddings_are_paid_from_the_same_money(tmp_path: Path) -> None:
-    """What is enforced counts them too, they cannot pass a budget, and a crash frees what ran."""
+    """What is enforced counts them too, they cannot pass a budget, and a crash frees what ran.
+
+    What one reserves is what its text can have at most: a token a byte, 256 beside.
+    """
     prices = PRICES.model_copy(update={"card_hour_micro": 0, "cached_micro": 1_000_000})
-    service = opened(tmp_path / "a", prices, day_micro_max=20)
+    service = opened(tmp_path / "a", prices, day_micro_max=560)
     engine = service.engines[0]
     assert isinstance(engine, ScriptedEngine)
     await service.start()
@@ -175,14 +178,14 @@ async def test_embeddings_are_paid_from_the_same_money(tmp_path: Path) -> None:
     engine.embed = held  # type: ignore[method-assign]
     runs = asyncio.ensure_future(service.embed(who, 0, model, ["x" * 20]))
     await asyncio.sleep(0)
-    with pytest.raises(BudgetExceeded, match=r"reserved 0\.000006 CNY"):
+    with pytest.raises(BudgetExceeded, match=r"reserved 0\.000276 CNY"):
         await service.embed(who, 0, model, ["x" * 20])
     await service.committed(service.note("client_error", "", "", {"code": "x"}))
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     gate.set()
     await runs
     await service.stop()
-    again = opened(tmp_path / "b", prices, day_micro_max=20)
+    again = opened(tmp_path / "b", prices, day_micro_max=560)
     await again.start()
     (tenant,) = view.tenants(again.base)
     assert (tenant.inflight, tenant.reserved_micro, tenant.day_micro) == (0, 0, 12)

@@ -262,7 +262,7 @@ class Answer:
     def _loads_halves(self, event: bytes, error: orjson.JSONDecodeError) -> Any:
         """Parse an event that orjson refuses; only one with half a surrogate pair is valid."""
         try:
-            chunk = json.loads(event)
+            chunk = json.loads(event, parse_int=_int64, parse_constant=_no_number)
         except (ValueError, RecursionError):
             raise EngineProtocolError(
                 f"the engine sent an event that is no JSON: {error}"
@@ -320,13 +320,25 @@ def whole_characters(value: Any, depth: int = 0) -> Any:
     return value
 
 
+def _int64(digits: str) -> int:
+    """Read an integer that what encodes it for the client can hold."""
+    value = int(digits)
+    if not -(1 << 63) <= value < 1 << 64:
+        raise ValueError("an integer of more than 64 bits")
+    return value
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} is no JSON")
+
+
 def _without_choices(chunk: Any, secret: str) -> tuple[list[Any], Any]:
     """Read a chunk without `choices`: an error, usage alone, or nothing known."""
     if not isinstance(chunk, dict):
         raise EngineProtocolError("the engine sent an event that is no object")
     error = chunk.get("error")
     if error or chunk.get("object") == "error":
-        raise faults.in_stream(chunk, secret)
+        raise faults.in_stream(whole_characters(chunk), secret)
     if "usage" not in chunk:
         raise EngineProtocolError("the engine sent an event without choices")
     return [], chunk["usage"]
@@ -336,7 +348,7 @@ def _finish_reason(reason: Any) -> str:
     known = _FINISH_REASONS.get(reason) if isinstance(reason, str) else None
     if known is not None:
         return known
-    if reason in _ABORTED:
+    if isinstance(reason, str) and reason in _ABORTED:
         raise EngineLost(f"the engine gave the answer up ({reason})")
     raise EngineProtocolError(f"the engine ended the answer with unknown reason {reason!r:.64}")
 

@@ -27,6 +27,7 @@ from bedplate.engines.base import (
     Started,
     StoredKv,
     TurnRun,
+    embedding_tokens_max,
     none_out,
 )
 from bedplate.engines.openai import body as bodies
@@ -39,7 +40,6 @@ from bedplate.engines.openai.servers import capabilities_of
 from bedplate.engines.openai.sse import EventSplitter
 from bedplate.engines.openai.usage import (
     bounds_of,
-    embedding_tokens_max,
     prompt_tokens_max,
     token_count,
 )

@@ -14,7 +14,6 @@ Beyond that the bound is what counts, and the count is not exact any more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,8 +31,6 @@ TEMPLATE_TOKENS_MAX = 2_048
 around messages. The longest of public chat templates, those with tools, take under half of it."""
 MEDIA_TOKENS_MAX = 1 << 17
 """Of one part that is no text. A large image takes some 16,000, a video all of a usual context."""
-EMBEDDING_TOKENS_MAX = 256
-"""What an endpoint may add to each text that it embeds: marks, an instruction."""
 HIDDEN_TOKENS_MAX = 256
 """Of one choice, beside those that show as text or as a chunk."""
 
@@ -93,11 +90,6 @@ def prompt_tokens_max(request: ChatRequest, items: Items) -> int:
     beside = len(orjson.dumps((request.response_format, request.extra)))
     media = 0 if items.text_only else sum(map(_media_parts, request.messages))
     return items.size_bytes + beside + media * MEDIA_TOKENS_MAX + TEMPLATE_TOKENS_MAX
-
-
-def embedding_tokens_max(inputs: Sequence[str]) -> int:
-    """Return how many tokens texts to embed can have."""
-    return sum(len(text.encode()) + EMBEDDING_TOKENS_MAX for text in inputs)
 
 
 def read_usage(usage: Any) -> Usage:

@@ -26,7 +26,7 @@ from bedplate.gateway.openai.checks import (
 from bedplate.gateway.openai.values import Room, outside_strings
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-MESSAGES_MAX = 16_384
+MESSAGES_MAX = 4_096
 
 _BASE = frozenset(("role", "content", "name"))
 _KEYS = {
