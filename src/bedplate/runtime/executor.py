@@ -7,8 +7,8 @@ Promises, whatever an engine does:
   all the same; its task keeps the slot (`slots.py`), so nothing new starts there before it is gone.
 - A dispatch past its deadline is stopped the same way and fails with engine_timeout, which is not
   retried: whatever hung for so long costs every card it is tried on.
-- A run that waited for its client most of its time ends as held when it is stopped: that it is late
-  is no fault of its engine.
+- A run that waited for its client for an eighth of its time or longer ends as held when it is
+  stopped: that it is late is no fault of its engine.
 - A turn that is dispatched again goes on in the same stream. What an older attempt still says is
   dropped; how much was delivered is counted here, where it is known, not in the core's books.
 - A turn that yielded has its prompt counted as its first run found it, however much was cached when
@@ -67,6 +67,8 @@ _log = logging.getLogger(__name__)
 STOP_S = 0.9
 BACKSTOP_S = 5.0
 """Time after the deadline, at which core and adapter stop a run, for when neither does."""
+HELD_SHARE = 8
+"""A run that waited for its client longer than an eighth of its time was late by the client."""
 PROGRESS_TOKENS = 16
 PROGRESS_NS = 250 * MILLISECOND_NS
 
@@ -313,7 +315,7 @@ class Executor:
         That is all that was delivered but the last token, which may not have been computed. After a
         cancel the slot holds nothing that can be relied on.
         """
-        held = 2 * run.held_ns > self._deps.clock.now_ns() - run.began_ns
+        held = HELD_SHARE * run.held_ns > self._deps.clock.now_ns() - run.began_ns
         status = "held" if held and run.stopping != "yielded" else run.stopping
         if status == "deadline":
             live.error = EngineTimeout("the turn took longer than its deadline; it was stopped")

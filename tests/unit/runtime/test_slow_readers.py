@@ -53,6 +53,23 @@ async def test_a_slow_reader_pays_when_its_time_is_over(start: Start) -> None:
     at_rest(service)
 
 
+async def test_a_reader_that_was_slow_for_a_part_of_the_time_pays_too(start: Start) -> None:
+    """Else a few such readers open the breaker of a slow card, and pay nothing."""
+    engine = ScriptedEngine()
+    gate = asyncio.Event()
+    engine.default = Script(pieces=("x",) * 2000, gate=gate)
+    service = await start(engine, config=Config(service=SOON))
+    stream = service.submit(call(limit=3000))
+    asyncio.get_running_loop().call_later(0.13, gate.set)
+    await settle(service)
+    with pytest.raises(DeadlineExceeded, match="its answer was read too slowly"):
+        await read_all(stream)
+    (row,) = service.journal.read(kinds=("usage",))
+    assert row.body["status"] == "cancelled"
+    assert row.body["out_tokens"] > 0
+    assert service.base.state.cards[CardId("m-0")].strikes == 0
+
+
 async def test_an_engine_that_stops_after_a_slow_reader_is_at_fault(start: Start) -> None:
     engine = ScriptedEngine()
     engine.default = Script(gate=asyncio.Event())
