@@ -116,9 +116,12 @@ def main() -> int:
     if is_fresh(target):
         return 0
     if not has_compiler():
-        print("No C compiler with Python's headers here: the core runs uncompiled, and slower.")
+        print(
+            "No C compiler with Python's headers here (gcc, python3-dev): the core runs "
+            "uncompiled, two to three times slower."
+        )
         return 0
-    print("Compiling the core (about a minute)", flush=True)
+    print("Compiling the core (one to three minutes)", flush=True)
     build(target)
     return 0
 

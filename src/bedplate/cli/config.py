@@ -10,10 +10,10 @@ import orjson
 import typer
 
 from bedplate.cli.options import ConfigOption, DataDirOption, JsonOption
-from bedplate.cli.output import counted, print_json, print_notice, print_text
+from bedplate.cli.output import counted, print_json, print_notice, print_text, source_of
 from bedplate.cli.preflight import preflight, probe
 from bedplate.config import Config, load
-from bedplate.config.load import is_set
+from bedplate.config.load import config_file, is_set
 from bedplate.config.tree import LlamacppEngine, OpenaiEngine
 from bedplate.errors import ConfigError
 
@@ -41,7 +41,7 @@ def check(
     """Load the configuration, and see that `serve` would take it: its files, its tenants' keys."""
     path = _one(file, config)
     loaded = load(path, overrides={"service.data_dir": data_dir})
-    preflight(loaded, path)
+    preflight(loaded, path, data_dir)
     if endpoints:
         asyncio.run(probe(loaded, path))
     cards = sum(e.cards if isinstance(e, LlamacppEngine) else 1 for e in loaded.engines)
@@ -49,6 +49,7 @@ def check(
         print_json(
             {
                 "valid": True,
+                "file": None if (read := config_file(path)) is None else str(read),
                 "engines": len(loaded.engines),
                 "cards": cards,
                 "models": [engine.model for engine in loaded.engines],
@@ -63,6 +64,7 @@ def check(
         f"{counted(len(loaded.tenants), 'tenant')} with limits of "
         f"{'its' if len(loaded.tenants) == 1 else 'their'} own"
     )
+    print_text(f"Read: {source_of(path)}.")
     if loaded.tenants and not loaded.keys_path.is_file():
         print_notice(f"Note: no keys at {loaded.keys_path} yet, so no tenant was looked for there.")
 

@@ -7,6 +7,7 @@ output can always be piped.
 from __future__ import annotations
 
 import math
+import shlex
 import shutil
 import sys
 import textwrap
@@ -29,6 +30,10 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from bedplate.config.load import config_file
+
+USUAL_FILE = "bedplate.toml"
+"""How configuration files are called in the documents; none is read without being named."""
 _PIPE_WIDTH = 10_000
 """Width where stdout is no terminal: nothing is wrapped or cut, so that tools can read it."""
 
@@ -42,6 +47,23 @@ def program() -> str:
     if not script.is_file():
         return f"{_short(Path(sys.executable))} -m bedplate.cli.main"
     return _short(script)
+
+
+def options_again(file: Path | None, data_dir: Path | None) -> str:
+    """Return the options that a command was given, for a command that its user shall type next."""
+    given = (("--config", file), ("--data-dir", data_dir))
+    return "".join(f" {name} {shlex.quote(str(path))}" for name, path in given if path is not None)
+
+
+def source_of(file: Path | None) -> str:
+    """Say what configuration a command reads, and what lies there unread."""
+    path = config_file(file)
+    if path is not None:
+        return f"configuration {path}"
+    unread = Path(USUAL_FILE)
+    if unread.is_file():
+        return f"no configuration file, so the defaults; {unread} is read with --config {unread}"
+    return "no configuration file, so the defaults"
 
 
 def _short(path: Path) -> str:

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from bedplate.cli.output import program
+from bedplate.cli.output import options_again, program
 from bedplate.config import Config
 from bedplate.config.engines import PACKAGE_PREFIX
 from bedplate.config.load import NO_FILE, config_file
@@ -22,8 +22,10 @@ from bedplate.runtime.build import SALT_BYTES
 GGUF_MAGIC = b"GGUF"
 
 
-def preflight(config: Config, file: Path | None) -> None:
-    """Refuse a configuration that cannot serve as it stands; `file` is what `--config` named.
+def preflight(config: Config, file: Path | None, data_dir: Path | None = None) -> None:
+    """Refuse a configuration that cannot serve as it stands.
+
+    `file` and `data_dir` are what the command was given, for the hints.
 
     Creates nothing: where there is no file of keys yet, tenants are compared with none.
 
@@ -33,7 +35,7 @@ def preflight(config: Config, file: Path | None) -> None:
     faults = _file_faults(config)
     if config.keys_path.is_file():
         with KeyStore(config.keys_path) as keys:
-            faults += tenant_faults(config, keys)
+            faults += tenant_faults(config, keys, options_again(file, data_dir))
     _refuse(faults, file)
 
 
@@ -62,21 +64,22 @@ def _refuse(faults: list[str], file: Path | None) -> None:
         raise ConfigError("\n".join(f"{source}: {fault}" for fault in faults))
 
 
-def tenant_faults(config: Config, keys: KeyStore) -> list[str]:
+def tenant_faults(config: Config, keys: KeyStore, options: str = "") -> list[str]:
     """Return a line for each tenant whose limits bind nobody, as no key names it.
 
     A misspelt name leaves the tenant that was meant unlimited. Before the first key is made every
-    section may be meant for later.
+    section may be meant for later. `options` end the command that makes one.
     """
     named = keys.tenants()
     lines = []
     for index, tenant in enumerate(config.tenants if named else ()):
         if tenant.id not in named:
-            nearest = get_close_matches(tenant.id, named, n=1, cutoff=0.0)[0]
+            near = get_close_matches(tenant.id, named, n=1)
+            meant = f'; the nearest tenant with a key is "{near[0]}"' if near else ""
             lines.append(
-                f'tenant[{index}].id: no key names "{tenant.id}", so its limits bind nobody; the '
-                f'nearest tenant with a key is "{nearest}". Make one with `{program()} key add '
-                f"--tenant {tenant.id}`, or take the section out"
+                f'tenant[{index}].id: no key names "{tenant.id}", so its limits bind nobody'
+                f"{meant}. Make one with `{program()} key add --tenant {tenant.id}{options}`, or "
+                "take the section out"
             )
     return lines
 

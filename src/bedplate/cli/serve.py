@@ -11,7 +11,7 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 import uvloop
@@ -19,7 +19,16 @@ import uvloop
 from bedplate.cli import operator
 from bedplate.cli.logs import set_up_logs
 from bedplate.cli.options import ConfigOption, JsonOption
-from bedplate.cli.output import counted, print_json, print_notice, print_text, program, progress
+from bedplate.cli.output import (
+    counted,
+    options_again,
+    print_json,
+    print_notice,
+    print_text,
+    program,
+    progress,
+    source_of,
+)
 from bedplate.cli.preflight import preflight
 from bedplate.cli.serving import Stack, base_url, running
 from bedplate.config import Config, load
@@ -53,10 +62,18 @@ def serve(
         "service.tls_key": tls_key,
     }
     loaded = load(config, overrides=overrides)
-    preflight(loaded, config)
+    preflight(loaded, config, data_dir)
     set_up_logs(loaded.log)
-    uvloop.run(_serve(loaded, as_json=json))
+    hints = Hints(source_of(config), options_again(config, data_dir))
+    uvloop.run(_serve(loaded, hints, as_json=json))
     print_notice("stopped")
+
+
+class Hints(NamedTuple):
+    """What is told beside the address: the configuration's source, and options to type again."""
+
+    source: str
+    options: str
 
 
 def first_key(keys: KeyStore) -> str | None:
@@ -71,7 +88,7 @@ def drain_notice(turns: int, drain_s: float) -> str:
     return f"draining {counted(turns, 'turn')}, at most {drain_s:g} s; again to cut"
 
 
-async def _serve(config: Config, *, as_json: bool) -> None:
+async def _serve(config: Config, hints: Hints, *, as_json: bool) -> None:
     registered: list[str] = []
     with ExitStack() as starting:
         advance = starting.enter_context(progress("Starting the cards"))
@@ -81,7 +98,7 @@ async def _serve(config: Config, *, as_json: bool) -> None:
             def started(port: int) -> None:
                 url = base_url(config, port)
                 registered.append(operator.register(config, stack.keys, url))
-                _announce(config, stack, url, as_json=as_json)
+                _announce(config, stack, url, None if as_json else hints)
 
             def draining() -> None:
                 turns = stack.service.stats().turns_live
@@ -106,17 +123,18 @@ async def _serve(config: Config, *, as_json: bool) -> None:
                     operator.unregister(config.service.data_dir, stack.keys, key_id)
 
 
-def _announce(config: Config, parts: Stack, url: str, *, as_json: bool) -> None:
-    """Say where the service is, what it serves, and what to do next."""
+def _announce(config: Config, parts: Stack, url: str, hints: Hints | None) -> None:
+    """Say where the service is, what it serves, and what to do next; without hints as JSON."""
     models = list(parts.service.models())
     pool = parts.service.pool
     key = first_key(parts.keys)
-    if as_json:
+    if hints is None:
         document = {"url": url, "models": models, "data_dir": str(config.service.data_dir)}
         print_json(document if key is None else {**document, "key": key})
         sys.stdout.flush()
         return
     print_text(f"Bedplate serves {', '.join(models)} at {url}/v1")
+    print_text(f"Read: {hints.source}. Journal and keys: {config.service.data_dir}")
     if pool is not None and pool.warning:
         print_notice(f"pool: {pool.warning}")
     for engine in parts.service.engines:
@@ -129,7 +147,9 @@ def _announce(config: Config, parts: Stack, url: str, *, as_json: bool) -> None:
         print_text("A first key, shown this once. Give it to your agent:")
         print_text(f"  export OPENAI_BASE_URL={url}/v1")
         print_text(f"  export OPENAI_API_KEY={key}")
-        print_text(f"More keys: {program()} key add --tenant NAME")
+        print_text(f"More keys: {program()} key add --tenant NAME{hints.options}")
     print_text("")
-    print_text(f"Ctrl-C drains and stops. What runs and what waits: {program()} sessions")
+    print_text(
+        f"Ctrl-C drains and stops. What runs and what waits: {program()} sessions{hints.options}"
+    )
     sys.stdout.flush()

@@ -62,7 +62,8 @@ def sessions(
     if shown:
         _print_sessions(shown, state["now_ns"], state["currency"])
     else:
-        print_text("no such session is open" if state["sessions"] else "no session is open")
+        chosen = "no turn waits" if waiting else "no such session is open"
+        print_text(chosen if state["sessions"] else "no session is open")
 
 
 def never_up(state: dict[str, Any], cards: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -48,14 +48,32 @@ def test_check_says_what_is_valid(file: Path) -> None:
     assert result.exit_code == 0
     assert result.stdout.startswith("valid: 2 engines with 3 cards, models ")
     assert "1 tenant with limits of its own" in result.stdout
+    assert result.stdout.endswith(f"\nRead: configuration {file}.\n")
     document = json.loads(invoke("check", file, "--json").stdout)
     assert document == {
         "valid": True,
+        "file": str(file),
         "engines": 2,
         "cards": 3,
         "models": ["gemma-3-270m", "m"],
         "tenants": 1,
     }
+
+
+def test_a_file_that_lies_there_unread_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a typing error in it goes unnoticed: nothing of it is in force."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BEDPLATE_CONFIG", raising=False)
+    said = invoke("check", "--data-dir", tmp_path).stdout
+    assert said.endswith("\nRead: no configuration file, so the defaults.\n")
+    (tmp_path / "bedplate.toml").write_text("[srevice]\n", encoding="utf-8")
+    said = invoke("check", "--data-dir", tmp_path).stdout
+    assert said.endswith("; bedplate.toml is read with --config bedplate.toml.\n")
+    assert json.loads(invoke("check", "--json", "--data-dir", tmp_path).stdout)["file"] is None
+    monkeypatch.setenv("BEDPLATE_CONFIG", "bedplate.toml")
+    assert "srevice" in str(invoke("check").exception)
 
 
 @pytest.mark.parametrize(

@@ -59,12 +59,13 @@ def test_check_refuses_what_serve_refuses(tmp_path: Path) -> None:
         keys.add("fraud", now_ns=1)
     loaded = load(file, overrides={"service.data_dir": tmp_path})
     with pytest.raises(ConfigError) as caught:
-        preflight(loaded, file)
+        preflight(loaded, file, tmp_path)
     lines = caught.value.message.splitlines()
     assert [line.split(": ")[:2] for line in lines] == [
         [str(file), "engine[0].path"],
         [str(file), "tenant[0].id"],
     ]
+    assert f"key add --tenant fruad --config {file} --data-dir {tmp_path}`" in lines[1]
     for words in (["config", "check", str(file)], ["serve", "--config", str(file)]):
         done = CliRunner().invoke(application([words[0]]), [*words, "--data-dir", str(tmp_path)])
         assert done.exit_code != 0
