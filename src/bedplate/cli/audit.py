@@ -20,6 +20,7 @@ from bedplate.journal import checkpoint as notes
 from bedplate.journal import verify as verify_journal
 from bedplate.journal.keys import Verifier
 from bedplate.journal.record import canonical_bytes
+from bedplate.metering.names import NAMES_KIND, session_names
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -165,7 +166,9 @@ def proof(
 @app.command()
 def erase(
     *,
-    session: Annotated[str, typer.Option(help="Its id, as `bedplate bill --by session` lists it.")],
+    session: Annotated[
+        str, typer.Option(help="Its id or name, as `bedplate bill --by session` lists.")
+    ],
     tenant: Annotated[
         str | None, typer.Option(help="Whose it is; needed where several tenants have the id.")
     ] = None,
@@ -178,7 +181,7 @@ def erase(
     with Reader(folder) as reader:
         origin = reader.origin
     with Journal.open(folder, origin=origin) as journal:
-        owner, count = _owner(folder, session, tenant)
+        session, owner, count = _owner(folder, session, tenant)
         # First the note: a crash between the two leaves contents, which the next try erases.
         number = journal.next_seq
         time_ns = max(time.time_ns(), journal.last_time_ns)
@@ -195,11 +198,21 @@ def erase(
     )
 
 
-def _owner(folder: Path, session: str, tenant: str | None) -> tuple[str, int]:
-    """Return the one tenant whose session is meant, and how many contents it has."""
+def _owner(folder: Path, session: str, tenant: str | None) -> tuple[str, str, int]:
+    """Return the one session that is meant by id or name, its tenant, and its contents' number."""
     with Reader(folder) as reader:
-        owners = reader.owners(session) if session else []  # "" owns the core's snapshots
-    found = [owner for owner in owners if tenant in (None, owner[0])]
+        found = _contents(reader, session, tenant)
+        if not found and session:
+            names = session_names(reader.read(kinds=(NAMES_KIND,))).values()
+            meant = [one for one in names if one.name == session and tenant in (None, one.tenant)]
+            found = [
+                one for named in meant for one in _contents(reader, named.session, named.tenant)
+            ]
+            if len(found) > 1:
+                listed = ", ".join(f"{named} of {owner}" for named, owner, _ in found)
+                raise InvalidRequest(
+                    f"several sessions were named {session!r}: {listed}; give an id"
+                )
     if not found:
         whose = "" if tenant is None else f" of tenant {tenant!r}"
         raise InvalidRequest(
@@ -207,11 +220,17 @@ def _owner(folder: Path, session: str, tenant: str | None) -> tuple[str, int]:
             "`bedplate bill --by session` lists the sessions"
         )
     if len(found) > 1:
-        names = ", ".join(name for name, _ in found)
+        names = ", ".join(owner for _, owner, _ in found)
         raise InvalidRequest(
             f"several tenants have a session {session!r}: {names}; say which with --tenant"
         )
     return found[0]
+
+
+def _contents(reader: Reader, session: str, tenant: str | None) -> list[tuple[str, str, int]]:
+    """Return whose contents this id has; the empty one owns the core's snapshots."""
+    owners = reader.owners(session) if session else []
+    return [(session, owner, count) for owner, count in owners if tenant in (None, owner)]
 
 
 def _user_name() -> str:

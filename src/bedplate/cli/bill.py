@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated
@@ -27,6 +27,7 @@ from bedplate.journal import Reader, Record
 from bedplate.metering.balance import CardBalance
 from bedplate.metering.bill import BILL_KINDS, Bill, Line, Period, make_bill
 from bedplate.metering.check import CHECK_KINDS, Report, reconcile
+from bedplate.metering.names import NAMES_KIND, Named, session_names
 
 app = typer.Typer()
 
@@ -81,10 +82,14 @@ def bill(
             configured=configured,
         )
         report = reconcile(_advancing(reader, CHECK_KINDS, advance)) if check else None
+        named = "session" in found.by
+        names = session_names(_advancing(reader, (NAMES_KIND,), advance)) if named else {}
     if json:
-        print_json({**_bill_json(found), "check": None if report is None else _check_json(report)})
+        print_json(
+            {**_bill_json(found, names), "check": None if report is None else _check_json(report)}
+        )
     else:
-        _print_bill(found)
+        _print_bill(found, names)
         if report is not None:
             _print_check(report)
     if report is not None and report.unexplained_tokens:
@@ -126,12 +131,14 @@ def _period(start: str | None, end: str | None, zone: str) -> Period:
     )
 
 
-def _print_bill(found: Bill) -> None:
+def _print_bill(found: Bill, names: Mapping[str, Named]) -> None:
     if not found.lines:
         print_notice("No usage in this period.")
         return
+    at = found.by.index("session") if names else -1
     columns = [
         *found.by,
+        *(["name"] if names else []),
         "turns",
         "calls",
         "uncached",
@@ -142,11 +149,19 @@ def _print_bill(found: Bill) -> None:
         "amount",
         "currency",
     ]
-    rows = [[*line.key, *_cells(line)] for line in found.lines]
+    rows = [
+        [*line.key, *([_name(names, line.key[at])] if names else []), *_cells(line)]
+        for line in found.lines
+    ]
     for total in found.totals:
-        label = ["total", *[""] * (len(found.by) - 1)] if found.by else []
+        label = ["total", *[""] * (len(found.by) - 1 + bool(names))] if found.by else []
         rows.append([*label, *_cells(total)])
     print_table(columns, rows)
+
+
+def _name(names: Mapping[str, Named], session: str) -> str:
+    named = names.get(session)
+    return "" if named is None else named.name
 
 
 def _cells(line: Line) -> list[object]:
@@ -207,17 +222,20 @@ def _names(turns: Sequence[str]) -> str:
     return ", ".join(turns[:NAMES_SHOWN]) + (" and others" if len(turns) > NAMES_SHOWN else "")
 
 
-def _bill_json(found: Bill) -> dict[str, object]:
+def _bill_json(found: Bill, names: Mapping[str, Named]) -> dict[str, object]:
     return {
         "by": list(found.by),
-        "lines": [_line_json(line, found.by) for line in found.lines],
-        "totals": [_line_json(line, ()) for line in found.totals],
+        "lines": [_line_json(line, found.by, names) for line in found.lines],
+        "totals": [_line_json(line, (), names) for line in found.totals],
     }
 
 
-def _line_json(line: Line, by: tuple[str, ...]) -> dict[str, object]:
+def _line_json(line: Line, by: tuple[str, ...], names: Mapping[str, Named]) -> dict[str, object]:
+    key = dict(zip(by, line.key, strict=True))
+    if "session" in key:
+        key["session_name"] = _name(names, key["session"])
     return {
-        **dict(zip(by, line.key, strict=True)),
+        **key,
         **{name: getattr(line, name) for name in line._fields[1:-1]},
         "cost_micro": {**line.cost._asdict(), "total": line.cost.total},
     }

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from bedplate.cli.audit import app
 from bedplate.errors import BedplateError, ChainBroken, ConfigError, InvalidRequest, Truncated
-from bedplate.journal import Content, Journal, Reader, content_hash
+from bedplate.journal import Content, Journal, Reader, Record, content_hash
 from bedplate.journal.keys import PUBLIC_FILE
 from bedplate.journal.storage import DATABASE_FILE
 from tests.conformance import naive_journal as naive
@@ -202,6 +202,32 @@ def test_erase_asks_which_tenant_where_several_have_the_id(folder: Path) -> None
     assert result.stdout == "erased 1 contents of session s-b of wealth; record 1207 says who did\n"
     with Reader(folder) as reader:
         assert [reader.content(content.hash) for content in kept[2:]] == [b"secret 2", None]
+
+
+def name_sessions(folder: Path, **names: str) -> None:
+    with Journal.open(folder, origin=ORIGIN) as journal:
+        for session, name in names.items():
+            seq, time_ns = journal.next_seq, journal.last_time_ns
+            session = session.replace("_", "-")
+            journal.append([Record(seq, time_ns, "recognised", "fraud", session, {"name": name})])
+
+
+def test_erase_takes_a_name_that_one_session_had(folder: Path) -> None:
+    said(folder)
+    name_sessions(folder, s_a="case-1", s_b="case-2", s_c="case-3")
+    assert "holds no contents" in failure("erase", "--session", "case-3").message
+    foreign = failure("erase", "--session", "case-1", "--tenant", "wealth")
+    assert "holds no contents" in foreign.message
+    for name, session, count in (("case-1", "s-a", 2), ("case-2", "s-b", 1)):
+        found = invoke_json("erase", "--session", name)
+        assert (found["tenant"], found["session"], found["erased"]) == ("fraud", session, count)
+
+
+def test_erase_asks_for_the_id_where_several_sessions_had_the_name(folder: Path) -> None:
+    said(folder)
+    name_sessions(folder, s_a="case-1", s_b="case-1")
+    error = failure("erase", "--session", "case-1")
+    assert "several sessions were named 'case-1': s-a of fraud, s-b of fraud" in error.message
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,23 @@ def test_a_bill_as_json() -> None:
     assert found["check"] is None
 
 
+def test_a_bill_by_session_tells_the_names_that_clients_gave(tmp_path: Path) -> None:
+    """The journal knows a session by its id; who asks for the bill knows the name."""
+    made = log()
+    made.add("recognised", {"name": "case-99"}, tenant="fraud", session="s-fraud")
+    made.add("recognised", {"name": ""}, tenant="wealth", session="s-wealth")
+    store(tmp_path / "named" / "journal", made)
+    found = invoke_json("--by", "session", "--data-dir", str(tmp_path / "named"))
+    told = [(line["session"], line["session_name"]) for line in found["lines"]]
+    assert told == [("s-fraud", "case-99"), ("s-wealth", "")]
+    text = invoke("--by", "session", "--data-dir", str(tmp_path / "named")).stdout
+    assert [line[:3] for line in lines(text)][::2][:2] == [
+        ["session", "name", "turns"],
+        ["s-fraud", "case-99", "2"],
+    ]
+    assert "name" not in invoke("--by", "session").stdout
+
+
 def test_a_period_and_a_zone() -> None:
     """Rows stand at 02:13, 05:13 and 08:13 UTC of 2023-11-15, that is from 10:13 in Shanghai."""
     assert (
