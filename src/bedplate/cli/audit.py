@@ -203,8 +203,8 @@ def _owner(folder: Path, session: str, tenant: str | None) -> tuple[str, str, in
     with Reader(folder) as reader:
         found = _contents(reader, session, tenant)
         if not found and session:
-            names = session_names(reader.read(kinds=(NAMES_KIND,))).values()
-            meant = [one for one in names if one.name == session and tenant in (None, one.tenant)]
+            known = session_names(reader.read(kinds=(NAMES_KIND,))).values()
+            meant = [one for one in known if one.name == session and tenant in (None, one.tenant)]
             found = [
                 one for named in meant for one in _contents(reader, named.session, named.tenant)
             ]
