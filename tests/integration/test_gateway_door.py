@@ -194,6 +194,25 @@ async def test_a_compressed_body_is_refused_by_name(world: World, path: str) -> 
                 assert status == 200 or "content-encoding" in await response.text()
 
 
+async def test_an_embedding_keeps_the_deadline_of_its_call(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hangs(_inputs: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(world.engine, "embed", hangs)
+    call = {"model": "m", "input": "hi"}
+    async with http(world) as client:
+        for seconds, status, code in (
+            ("soon", 400, "invalid_request_error"),
+            ("0.05", 504, "deadline_exceeded"),
+        ):
+            headers = {"x-bedplate-deadline-seconds": seconds}
+            async with client.post("/v1/embeddings", json=call, headers=headers) as response:
+                assert response.status == status
+                assert (await response.json())["error"]["code"] == code
+
+
 async def test_what_must_be_durable_is_refused_while_the_journal_is_stalled(world: World) -> None:
     async with http(world) as client, client.post(CHAT, json=body()) as response:
         session = response.headers["x-session-id"]

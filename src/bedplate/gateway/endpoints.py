@@ -11,7 +11,15 @@ from bedplate.core.ids import BranchId, ModelId, SessionId
 from bedplate.core.limits import LANE_NAMES
 from bedplate.core.units import SECOND_NS
 from bedplate.engines.base import JsonObject
-from bedplate.errors import Draining, JournalError, QuotaExceeded, UnknownModel, UnknownSession
+from bedplate.errors import (
+    DeadlineExceeded,
+    Draining,
+    JournalError,
+    QuotaExceeded,
+    UnknownModel,
+    UnknownSession,
+)
+from bedplate.gateway.deadline import due_at
 from bedplate.gateway.door import check_model
 from bedplate.gateway.errors_http import JSON_TYPE, UnknownPath
 from bedplate.gateway.http import Exchange
@@ -106,6 +114,7 @@ class Embeddings:
         credential = parts.door.admit(exchange)
         lane = parts.door.lane(exchange, credential)
         exchange.lane = LANE_NAMES[lane]
+        due = due_at(exchange)
         if parts.draining:
             raise Draining("The service is shutting down. Send the call to another one.")
         check_content_type(exchange.header(b"content-type"))
@@ -116,7 +125,13 @@ class Embeddings:
         check_model(credential, model)
         engine = parts.runtime.engine_for(model)
         call = read_embedding(body, engine.capabilities)
-        found = await parts.runtime.embed(credential.tenant, lane, model, call.inputs)
+        try:
+            async with asyncio.timeout_at(due):
+                found = await parts.runtime.embed(credential.tenant, lane, model, call.inputs)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                "The time that the caller gave this call is over, and it was stopped."
+            ) from None
         await exchange.respond(200, [JSON_TYPE], embedding_body(call, found))
 
 

@@ -85,6 +85,24 @@ async def test_embeddings_that_cannot_have_been_counted_so_are_an_error(
             await case.engine.embed(["a"])
 
 
+async def test_embeddings_are_not_asked_of_the_same_endpoint_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A repeat there doubles the load of what is down, whatever the retry budget says."""
+    asked = 0
+
+    async def lost(*args: object) -> dict[str, object]:
+        nonlocal asked
+        asked += 1
+        raise EngineLost("gone")
+
+    async with open_endpoint(capabilities={"embeddings": True}) as (_, case):
+        monkeypatch.setattr(Replica, "post_json", lost)
+        with pytest.raises(EngineLost):
+            await case.engine.embed(["a"])
+    assert asked == 1
+
+
 async def test_embeddings_are_asked_of_each_endpoint_and_of_the_next_when_one_is_full() -> None:
     fakes = (FakeEngine(), FakeEngine())
     urls = [await fake.start() for fake in fakes]

@@ -217,7 +217,7 @@ class OpenAIEngine:
         self._prompts.forget(session)
 
     async def embed(self, inputs: Sequence[str]) -> Embeddings:
-        """Embed texts at one endpoint, in turn; at the next where that is lost or full.
+        """Embed texts at one endpoint, in turn; once more at another where that is lost or full.
 
         Raises:
             InvalidRequest: The endpoint has no embeddings, by its configuration.
@@ -230,8 +230,10 @@ class OpenAIEngine:
         try:
             answer = await replica.post_json(replica.embeddings_url, body)
         except (EngineLost, CapacityError) as error:
+            first, replica = replica, self._any()
+            if replica is first:
+                raise  # a repeat at the same one would double the load of what is down
             _LOG.warning("engine %s: embeddings are tried once more: %s", self.name, error.message)
-            replica = self._any()
             answer = await replica.post_json(replica.embeddings_url, body)
         try:
             data = sorted(answer["data"], key=lambda item: int(item["index"]))
