@@ -82,7 +82,8 @@ def table(found: Mapping[str, Outcome], least: Bounds) -> list[str]:
                 f"{row.cached_share:.2f}",
             )
         )
-    bound = ("bound", f"{least.goodput:.3f}", "", "", f"{least.session_median:.1f}")
+    times = (f"{least.session_median:.1f}", f"{least.session_p95:.1f}")
+    bound = ("bound", f"{least.goodput:.3f}", "", "", *times)
     rows.append((*bound, *[""] * (len(HEAD) - len(bound))))
     widths = [max(len(row[at]) for row in rows) for at in range(len(HEAD))]
     return [

@@ -18,7 +18,7 @@ import numpy as np
 
 from bedplate.core.units import SECOND_NS
 from bedplate.twin.workload.form import Session, Turn, Workload, prompt_tokens
-from bench.bounds.sessions import makespan_bound, mean_bound
+from bench.bounds.sessions import makespan_bound, mean_bound, quantile_bound
 from bench.harness.run import BenchError, Run
 from bench.schedule.model import text
 from bench.schedule.play import SYSTEM_TOKENS, Ask, chat, client
@@ -78,9 +78,10 @@ def session_least_s(speed: Speed, session: Session) -> float:
 
 
 class Bounds(NamedTuple):
-    """What nobody can be better than on a load, by the measured speed."""
+    """What nobody can be better than on a load, by the measured speed; not all of it at once."""
 
     session_median: float
+    session_p95: float
     session_mean: float
     goodput: float
 
@@ -93,12 +94,15 @@ def bounds(speed: Speed, workload: Workload, cards: int) -> Bounds:
     sessions = workload.sessions
     alone = np.array([session_least_s(speed, session) for session in sessions])
     starts = np.array([session.start_ns / SECOND_NS for session in sessions])
-    work = [(np.array([session_work_s(speed, session) for session in sessions]), float(cards))]
+    needs = np.array([session_work_s(speed, session) for session in sessions])
+    work = [(needs, float(cards))]
     span = makespan_bound(starts, alone, work) - float(starts.min())
     turns = sum(len(session.turns) for session in sessions)
-    return Bounds(
-        float(np.median(alone)), mean_bound(starts, alone, work), turns / span if span else 0.0
+    median, p95 = (
+        quantile_bound(starts, alone, needs, float(cards), share) for share in (0.5, 0.95)
     )
+    mean = mean_bound(starts, alone, work)
+    return Bounds(median, p95, mean, turns / span if span else 0.0)
 
 
 def measure_speed(run: Run, room: Room) -> Speed:

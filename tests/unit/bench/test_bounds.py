@@ -148,6 +148,35 @@ def _best_on_one_machine(arrival: tuple[int, ...], work: tuple[int, ...]) -> flo
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.7, 1.0])
+def test_a_session_time_is_the_least_in_which_so_many_can_end(seed: int, share: float) -> None:
+    """Any sessions may be those that end in time; in the order of arrivals, if in any."""
+    random = Random(seed)
+    count = 6
+    arrival = sorted(random.randrange(10) for _ in range(count))
+    work = [random.randint(1, 6) for _ in range(count)]
+    alone = [need / 2 + random.choice((0, 0, 4)) for need in work]
+
+    def least(number: int) -> float:
+        best = math.inf
+        for chosen in combinations(range(count), number):
+            now, longest = 0.0, 0.0
+            for at in chosen:
+                now = max(now, arrival[at]) + work[at] / 2
+                longest = max(longest, now - arrival[at], alone[at])
+            best = min(best, longest)
+        return best
+
+    at = share * (count - 1)
+    low, high = least(math.floor(at) + 1), least(math.ceil(at) + 1)
+    found = sessions.quantile_bound(
+        np.array(arrival, float), np.array(alone, float), np.array(work, float), 2.0, share
+    )
+    assert found == pytest.approx(low + (high - low) * (at - math.floor(at)), rel=2e-3)
+    assert found <= low + (high - low) * (at - math.floor(at)) + 1e-9
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_srpt_is_the_best_preemptive_schedule_of_one_machine(seed: int) -> None:
     random = Random(seed)
     arrival = tuple(random.randrange(6) for _ in range(4))

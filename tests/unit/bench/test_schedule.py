@@ -269,11 +269,15 @@ def test_bounds_are_the_least_time_of_sessions_and_the_most_turns_a_second() -> 
     least = session_least_s(SPEED, one)
     assert least > 3.0
     found = bounds(SPEED, Workload("w", "", (one, two)), 2)
-    assert found.session_median == pytest.approx(least)
+    assert found.session_median == pytest.approx(least, rel=1e-3)
+    assert found.session_p95 == pytest.approx(least, rel=1e-3)
     assert found.goodput == pytest.approx(4 / (100 + least))
     many = Workload("w", "", tuple(one for _ in range(200)))
     work = 200 * (least - 3.0)
-    assert bounds(SPEED, many, 2).goodput == pytest.approx(400 / (work / 2))
+    crowded = bounds(SPEED, many, 2)
+    assert crowded.goodput == pytest.approx(400 / (work / 2))
+    assert crowded.session_median == pytest.approx(work / 2 / 2, rel=0.01)
+    assert crowded.session_p95 == pytest.approx(0.95 * work / 2, rel=0.01)
 
 
 def test_a_load_has_its_sessions_its_rate_and_its_kv() -> None:
