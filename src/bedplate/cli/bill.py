@@ -89,7 +89,7 @@ def bill(
             {**_bill_json(found, names), "check": None if report is None else _check_json(report)}
         )
     else:
-        _print_bill(found, names)
+        _print_bill(found, names, tenant)
         if report is not None:
             _print_check(report)
     if report is not None and report.unexplained_tokens:
@@ -131,9 +131,10 @@ def _period(start: str | None, end: str | None, zone: str) -> Period:
     )
 
 
-def _print_bill(found: Bill, names: Mapping[str, Named]) -> None:
+def _print_bill(found: Bill, names: Mapping[str, Named], tenant: str | None) -> None:
     if not found.lines:
-        print_notice("No usage in this period.")
+        whose = "" if tenant is None else f" of tenant {tenant!r}"
+        print_notice(f"No usage{whose} in this period.")
         return
     at = found.by.index("session") if names else -1
     columns = [

@@ -234,7 +234,7 @@ class Sessions:
 def _unknown_session(name: str) -> UnknownSession:
     return UnknownSession(
         f"No session {name!r}: it ended or never existed. "
-        "GET /v1/sessions lists the tenant's that live."
+        "GET /v1/sessions lists the tenant's live sessions."
     )
 
 

@@ -238,7 +238,7 @@ class Recogniser:
         if session is None:
             raise UnknownSession(
                 f"No session {public_id[:SESSION_NAME_MAX]!r}: it ended or never existed. "
-                "GET /v1/sessions lists the tenant's that live."
+                "GET /v1/sessions lists the tenant's live sessions."
             )
         return session.id
 

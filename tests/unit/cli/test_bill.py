@@ -113,7 +113,8 @@ def test_a_period_and_a_zone() -> None:
     assert [line["day"] for line in invoke_json("--by", "day")["lines"]] == ["2023-11-15"]
     result = invoke("--to", "2023-11-15")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "No usage" in result.stderr
+    assert "No usage in this period." in result.stderr
+    assert "No usage of tenant 'nope' in" in invoke("--tenant", "nope").stderr
 
 
 @pytest.mark.parametrize(
