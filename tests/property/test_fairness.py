@@ -151,13 +151,16 @@ class Backlog:
         return max(self.served) - min(self.served)
 
 
-@settings(max_examples=25, deadline=None)
-@given(
+some_backlogs = given(
     weights=st.lists(st.integers(1, 5), min_size=2, max_size=4),
     sizes=st.lists(st.sampled_from((20, 300, PROMPT_MAX)), min_size=4, max_size=4),
     quantum=st.sampled_from((0, 500, 4_096)),
     running_max=st.integers(1, 3),
 )
+
+
+@settings(max_examples=25, deadline=None)
+@some_backlogs
 def test_services_of_tenants_that_wait_stay_within_the_bound(
     weights: list[int], sizes: list[int], quantum: int, running_max: int
 ) -> None:
@@ -168,12 +171,7 @@ def test_services_of_tenants_that_wait_stay_within_the_bound(
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    weights=st.lists(st.integers(1, 5), min_size=2, max_size=4),
-    sizes=st.lists(st.sampled_from((20, 300, PROMPT_MAX)), min_size=4, max_size=4),
-    quantum=st.sampled_from((0, 500, 4_096)),
-    running_max=st.integers(1, 3),
-)
+@some_backlogs
 def test_nobody_saves_up_service_of_a_model_by_waiting_for_another(
     weights: list[int], sizes: list[int], quantum: int, running_max: int
 ) -> None:
