@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -19,6 +20,15 @@ PLAY_SECONDS = 300.0
 """Longest play; what has not ended then is lost."""
 
 
+def new_folder(within: Path, name: str) -> Path:
+    """Make a folder for one of several plays of a subject, whatever its name and settings."""
+    plain = re.sub("[ :/]", "-", name)
+    count = sum(path.name.startswith(plain) for path in within.iterdir())
+    folder = within / f"{plain}-{count}"
+    folder.mkdir()
+    return folder
+
+
 def play(
     run: Run,
     subject: Subject,
@@ -29,10 +39,7 @@ def play(
     until: Collection[str] = (),
 ) -> tuple[list[Played], Outcome]:
     """Serve one load by one subject, from nothing; `until` as in `Player.play`."""
-    folder = run.scratch / f"{subject.name.replace(' ', '-')}-{label}".replace(":", "-")
-    count = sum(path.name.startswith(folder.name) for path in run.scratch.iterdir())
-    folder = Path(f"{folder}-{count}")
-    folder.mkdir()
+    folder = new_folder(run.scratch, f"{subject.name}-{label}")
     lanes = {session.tenant: session.lane for session in workload.sessions}
     with subject.running(run, folder, lanes) as endpoint:
         rows = asyncio.run(Player(endpoint, workload, label).play(PLAY_SECONDS, until=until))

@@ -17,6 +17,7 @@ from bedplate.core.limits import INTERACTIVE, SHARED
 from bedplate.twin.workload.form import Session, Turn, Workload
 from bench.harness.run import BenchError
 from bench.schedule import play, probe
+from bench.schedule.compare import new_folder
 from bench.schedule.load import (
     CARDS,
     KV_TOKENS_LEAST,
@@ -340,6 +341,11 @@ def test_a_noisy_tenant_asks_for_ten_times_its_share_beside_the_same_quiet_one()
     quiet = [s for s in both.sessions if s.tenant == "quiet"]
     assert [s.turns for s in quiet] == [s.turns for s in alone.sessions]
     assert len(both.sessions) == 6 + 120
+
+
+def test_each_play_of_a_subject_with_other_rules_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    names = [new_folder(tmp_path, "bedplate/oldest:slots=1-7").name for _ in range(2)]
+    assert names == ["bedplate-oldest-slots=1-7-0", "bedplate-oldest-slots=1-7-1"]
 
 
 def test_a_subject_is_named_with_its_settings() -> None:
